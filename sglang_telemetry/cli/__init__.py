@@ -1,0 +1,1 @@
+"""The command line ``sglang-telemetry``; every command starts without torch."""

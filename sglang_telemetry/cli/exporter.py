@@ -1,0 +1,76 @@
+"""``sglang-telemetry exporter``: serve the journals of a folder until SIGTERM or Ctrl-C."""
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from sglang_telemetry.exporter.settings import ExporterSettings, parse_duration, parse_listen, parse_size
+from sglang_telemetry.journal.folder import default_folder
+from sglang_telemetry.names import DEFAULT_LISTEN, Env
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser("exporter", help="serve the journals of a folder to Prometheus")
+    parser.add_argument("--dir", default=None, help=f"folder of the journals (default: {Env.DIR}, else below /tmp)")
+    parser.add_argument("--listen", default=DEFAULT_LISTEN, help="HOST:PORT to serve at (default: %(default)s)")
+    parser.add_argument(
+        "--retention", default="24h", help="how long a run that ended stays in the metrics (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-size", default="1G", help="size of all journals above which counted ones go (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--exit-when-idle", default=None, metavar="TIME", help="stop when no trainer has lived for so long"
+    )
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop.
+
+    Raises:
+        ValueError: An argument makes no sense.
+    """
+    host, port = parse_listen(arguments.listen)
+    settings = ExporterSettings(
+        folder=Path(arguments.dir) if arguments.dir else default_folder(),
+        host=host,
+        port=port,
+        retention_seconds=parse_duration(arguments.retention),
+        max_bytes=parse_size(arguments.max_size),
+    )
+    idle = parse_duration(arguments.exit_when_idle) if arguments.exit_when_idle is not None else None
+    # Imported here, so that a wrong argument is told at once.
+    from sglang_telemetry.exporter.app import Exporter, FolderServed
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        exporter = Exporter(settings)
+    except FolderServed as error:
+        return _refuse(f"{error}; use that one, or stop it first")
+    except OSError as error:
+        return _refuse(_why(error, arguments.listen, settings))
+    exporter.start()
+    print(f"sglang-telemetry exporter: {exporter.url}/metrics serves {settings.folder}", file=sys.stderr, flush=True)
+    while not stop.wait(0.25):
+        if idle is not None and time.monotonic() - exporter.idle_since > idle:
+            break
+    exporter.close()
+    return 0
+
+
+def _why(error: OSError, listen: str, settings: ExporterSettings) -> str:
+    if error.filename is not None or str(settings.folder) in str(error):
+        return f"the journal folder cannot be used: {error}; give --dir a folder that you may write"
+    return f"cannot listen at {listen}: {error.strerror or error}; choose another --listen, or stop what listens there"
+
+
+def _refuse(text: str) -> int:
+    print(f"sglang-telemetry exporter: {text}", file=sys.stderr)
+    return 2

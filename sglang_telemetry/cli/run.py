@@ -1,0 +1,217 @@
+"""``sglang-telemetry run -- torchrun ...``: the command, with an exporter beside it, and nothing changed for it.
+
+Signals are taken one by one with ``sigtimedwait``, with no handler and no thread: what a terminal sent to the whole
+group is not sent twice, what another process sent is passed on.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sglang_telemetry.cli.processes import kill_tree
+from sglang_telemetry.exporter.app import serving
+from sglang_telemetry.exporter.settings import parse_duration, parse_listen
+from sglang_telemetry.identity import label_value, script_name
+from sglang_telemetry.journal.folder import default_folder
+from sglang_telemetry.journal.launch import LaunchJournal
+from sglang_telemetry.names import DEFAULT_LISTEN, Env
+
+EXPORTER_START_SECONDS = 5.0
+_SENT_BY_KERNEL = 0x80  # si_code of a signal that a terminal made
+_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_ASKED_TO_STOP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "run",
+        help="start a training with an exporter beside it",
+        usage="sglang-telemetry run [--run NAME] [--dir D] [--listen HOST:PORT] [--linger 30s] -- COMMAND ...",
+    )
+    parser.add_argument("--run", default=None, help="stable name of the training job (default: the script's name)")
+    parser.add_argument("--dir", default=None, help=f"folder of the journals (default: {Env.DIR}, else below /tmp)")
+    parser.add_argument("--listen", default=DEFAULT_LISTEN, help="where the exporter serves (default: %(default)s)")
+    parser.add_argument(
+        "--linger",
+        default="30s",
+        help="after a failure, wait at most so long until every scraper has come once more (default: %(default)s)",
+    )
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start the command and wait for it.
+
+    Returns:
+        The command's exit code; 128 + N when signal N ended it; 127 when it cannot be found.
+
+    Raises:
+        ValueError: An argument makes no sense.
+    """
+    command = arguments.rest[1:] if arguments.rest[:1] == ["--"] else arguments.rest
+    if not command:
+        raise ValueError("no command: write `sglang-telemetry run -- torchrun train.py`")
+    parse_listen(arguments.listen)
+    linger = parse_duration(arguments.linger)
+    if shutil.which(command[0]) is None:
+        print(f"sglang-telemetry run: {command[0]}: no such command", file=sys.stderr)
+        return 127
+    folder = Path(arguments.dir) if arguments.dir else default_folder()
+    name = label_value(arguments.run or os.environ.get(Env.RUN) or script_of(command))
+    launch = LaunchJournal(folder.absolute(), launch_id=uuid.uuid4().hex, run=name)
+    complaint = launch.start()
+    if complaint is not None:
+        _say(complaint)
+    exporter = _Exporter(folder.absolute(), arguments.listen)
+    exporter.start()
+    with _BlockedSignals() as before:
+        child = _Child(command, launch.environment(), before)
+        code = child.wait(launch)
+        launch.ended(code)
+        if code != 0 and not child.asked_to_stop:
+            exporter.linger(linger)
+    exporter.stop(others=launch.others_live())
+    launch.close()
+    return code
+
+
+def script_of(command: list[str]) -> str:
+    """Name of the training script in a command: the last ``.py`` of its leading words, else the command's own."""
+    for word in command:
+        if word.endswith(".py"):
+            return script_name(word)
+    if "-m" in command[:-1]:
+        return command[command.index("-m") + 1].rpartition(".")[2]
+    return script_name(command[0])
+
+
+class _Child:
+    """The command; signals are blocked in this process while it runs."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], mask: set[signal.Signals]) -> None:
+        self.asked_to_stop = False
+        self._interrupts = 0
+        self._process = subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask) and None,
+        )
+
+    def wait(self, launch: LaunchJournal) -> int:
+        while self._process.poll() is None:
+            received = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, 1.0)
+            if received is None or received.si_signo == signal.SIGCHLD:
+                continue
+            number = signal.Signals(received.si_signo)
+            if number in _ASKED_TO_STOP:
+                self.asked_to_stop = True
+                launch.signalled(number)
+            self._interrupts += number is signal.SIGINT
+            if self._interrupts >= 2:
+                _say("interrupted twice: ending the command at once")
+                kill_tree(self._process.pid)
+            elif received.si_code != _SENT_BY_KERNEL:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.send_signal(number)
+        code = self._process.returncode
+        return 128 - code if code < 0 else code
+
+
+class _Exporter:
+    """The exporter beside the command: ours, or the one that serves the folder already."""
+
+    def __init__(self, folder: Path, listen: str) -> None:
+        self._folder, self._listen = folder, listen
+        self._process: subprocess.Popen[bytes] | None = None
+        self._url: str | None = None
+
+    def start(self) -> None:
+        self._url = serving(self._folder)
+        if self._url is not None:
+            _say(f"metrics at {self._url}/metrics (an exporter serves {self._folder} already)")
+            return
+        arguments = ("exporter", "--dir", str(self._folder), "--listen", self._listen, "--exit-when-idle", "60s")
+        with tempfile.TemporaryFile() as said:
+            # In a session of its own: a Ctrl-C at the terminal must not end it before the trainers have ended.
+            self._process = subprocess.Popen(
+                (sys.executable, "-m", "sglang_telemetry", *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            deadline = time.monotonic() + EXPORTER_START_SECONDS
+            while self._url is None and self._process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+                self._url = serving(self._folder)
+            if self._url is None:
+                said.seek(0)
+                reason = said.read().decode(errors="replace").strip() or "the exporter does not come up"
+                _say(f"NO METRICS: {reason}\nThe command runs all the same; its journals stay in {self._folder}.")
+                return
+        _say(f"metrics at {self._url}/metrics")
+
+    def linger(self, seconds: float) -> None:
+        """Wait until everybody who scraped has scraped once more, so that the last counts are seen."""
+        if self._url is None or seconds <= 0:
+            return
+        since = time.time()
+        deadline = time.monotonic() + seconds
+        _say(f"the command failed: waiting up to {seconds:g} s for the last scrape (Ctrl-C ends this)")
+        while time.monotonic() < deadline:
+            received = signal.sigtimedwait(_PASSED_ON, 0.25)
+            if received is not None and received.si_signo in _ASKED_TO_STOP:
+                return
+            seen = self._scrapers()
+            if seen and all(at > since for at in seen.values()):
+                return
+
+    def stop(self, *, others: bool) -> None:
+        """Stop the exporter if it is ours and nobody else needs it; otherwise it ends by itself when idle."""
+        if self._process is None or self._process.poll() is not None or others:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _scrapers(self) -> dict[str, float]:
+        parts = urlsplit(self._url or "")
+        try:
+            # http.client reads no proxy variable: this never leaves the machine.
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=2.0)
+            connection.request("GET", "/healthz")
+            answer = json.loads(connection.getresponse().read())
+            return {str(who): float(at) for who, at in answer["scrapers"].items()}
+        except (OSError, ValueError, KeyError, AttributeError, http.client.HTTPException):
+            return {}
+
+
+class _BlockedSignals:
+    """While it is entered, signals wait to be taken one by one; yields the mask there was before."""
+
+    def __enter__(self) -> set[signal.Signals]:
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
+        return {signal.Signals(number) for number in self._before}
+
+    def __exit__(self, *exception: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more: the command's exit code still counts
+        print(f"sglang-telemetry run: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,315 @@
+"""What happened, as frozen values: the only thing that flows from the instrumentation to the sinks.
+
+``None`` is "unknown", never 0. Durations are whole nanoseconds of a monotonic clock, wall times are Unix seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.names import Applied, Component, Exit, Phase, Result, Transport
+
+__all__ = [
+    "Checkpoint",
+    "EnginePrint",
+    "Event",
+    "Exchange",
+    "Identity",
+    "LaunchEnded",
+    "LaunchSignalled",
+    "LaunchStarted",
+    "PhaseSpan",
+    "PhaseStarted",
+    "ProcessEnded",
+    "ProcessLost",
+    "ProcessStarted",
+    "ProcessUnwatched",
+    "SyncRecord",
+    "SyncStarted",
+    "Target",
+    "TelemetryError",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which trainer process speaks.
+
+    Args:
+        run: Stable name of the training job; a label value.
+        run_id: The same on all ranks of one start, new for every start.
+        rank: Rank in the process group, 0 without one.
+        world_size: Number of ranks, 1 without a process group.
+        host: Host name.
+        pid: Process id as the process itself sees it.
+    """
+
+    run: str
+    run_id: str
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a sync goes: ``host:port`` (None when not known), transport, and the request time-out in seconds."""
+
+    server: str | None = None
+    transport: Transport = Transport.DISK
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStarted:
+    """A trainer process was instrumented; the first line of its journal.
+
+    Args:
+        at: Unix seconds.
+        engine: Class name of the engine, None without one.
+        versions: Package name to version.
+        boot_id: The kernel's boot id, for hosts where record locks cannot be trusted.
+        pid_namespace: Which pid namespace ``pid`` belongs to.
+        pid_start_ticks: Start time of the process in clock ticks since boot.
+        locked: The record lock on the journal was got, so that the kernel tells of the process's death.
+        launch_id: Id of the ``sglang-telemetry run`` that started it.
+        coordinator: This process counts syncs.
+    """
+
+    identity: Identity
+    at: float
+    engine: str | None = None
+    target: Target = field(default_factory=Target)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    boot_id: str | None = None
+    pid_namespace: str | None = None
+    pid_start_ticks: int | None = None
+    locked: bool = False
+    launch_id: str | None = None
+    coordinator: bool = False
+    expected_interval_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnded:
+    """A trainer process said good-bye."""
+
+    identity: Identity
+    at: float
+    how: Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLost:
+    """A process vanished without a word; told by the exporter, never by the process.
+
+    Args:
+        at: Unix seconds at which it was last known to live.
+        how: What its end is counted as.
+        result: What a sync that was open is counted as; None when none was open.
+    """
+
+    identity: Identity
+    at: float
+    how: Exit
+    result: Result | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUnwatched:
+    """The exporter cannot tell whether this process lives: no record lock, and another host or pid namespace."""
+
+    identity: Identity
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncStarted:
+    """A sync has begun; its first phase is ``setup``."""
+
+    identity: Identity
+    sequence: int
+    at: float
+    coordinator: bool
+    trace_id: str
+    target: Target
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted:
+    """A running sync went into another phase, ``offset_ns`` after its start."""
+
+    identity: Identity
+    sequence: int
+    phase: Phase
+    offset_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpan:
+    """One stretch of a sync in one phase, in nanoseconds from the sync's start."""
+
+    phase: Phase
+    offset_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One HTTP exchange of the engine with the server, already cleaned of secrets.
+
+    Args:
+        method: HTTP method.
+        url: Without user information and query values.
+        status_code: None when no answer came.
+        response_text: At most 8 KiB.
+        response_bytes: True length of the answer, None when no answer came.
+        duration_ns: From the call to its return.
+        error_type: Class name of the exception that came instead of an answer.
+        error_text: Its text, cleaned.
+        error_errno: The first errno found in the exception's chain.
+    """
+
+    method: str
+    url: str
+    status_code: int | None = None
+    response_text: str | None = None
+    response_bytes: int | None = None
+    duration_ns: int = 0
+    error_type: str | None = None
+    error_text: str | None = None
+    error_errno: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What lies in the checkpoint folder, seen from the trainer.
+
+    Args:
+        path: Absolute path.
+        files: Number of weight files, None when the folder could not be read.
+        bytes: Size of all files in it.
+        free_bytes: Free space of its file system for this user.
+        fault: What is wrong with it; None when nothing is known to be.
+    """
+
+    path: str
+    files: int | None = None
+    bytes: int | None = None
+    free_bytes: int | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRecord:
+    """A sync has ended: everything that is known of it on this rank.
+
+    Args:
+        started_at: Unix seconds, read once.
+        duration_ns: The sum of the phases, to the nanosecond.
+        coordinator: This rank counts the sync; the others report their waits only.
+        error_type: ``error.type`` as OpenTelemetry has it: status code or exception class.
+        error_text: Text of the exception that says most, cleaned.
+        reached_before: The server had answered this process before this sync.
+    """
+
+    identity: Identity
+    sequence: int
+    started_at: float
+    duration_ns: int
+    phases: tuple[PhaseSpan, ...]
+    result: Result
+    coordinator: bool
+    trace_id: str
+    span_id: str
+    target: Target
+    cause: FailureCause | None = None
+    weights_applied: Applied = Applied.UNKNOWN
+    error_type: str | None = None
+    error_text: str | None = None
+    exchange: Exchange | None = None
+    attempts: int = 1
+    checkpoint: Checkpoint | None = None
+    reached_before: bool = False
+    version: str | None = None
+
+    @property
+    def ended_at(self) -> float:
+        """Unix seconds of the end: the wall clock at the start plus the monotonic duration."""
+        return self.started_at + self.duration_ns / 1e9
+
+    def phase_seconds(self) -> dict[Phase, float]:
+        """Seconds by phase, in the order in which the phases were first entered."""
+        total: dict[Phase, int] = {}
+        for span in self.phases:
+            total[span.phase] = total.get(span.phase, 0) + span.duration_ns
+        return {phase: duration / 1e9 for phase, duration in total.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePrint:
+    """The engine printed something during a sync; ``recognised`` when the sync's record will say the same."""
+
+    identity: Identity
+    sequence: int
+    text: str
+    recognised: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryError:
+    """Something of this package failed; the training went on.
+
+    Args:
+        count: How many errors this stands for.
+    """
+
+    identity: Identity | None
+    component: Component
+    text: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchStarted:
+    """``sglang-telemetry run`` started a command."""
+
+    launch_id: str
+    run: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSignalled:
+    """``sglang-telemetry run`` was told to stop: what vanishes now was stopped, not lost."""
+
+    launch_id: str
+    signal: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEnded:
+    """The command of ``sglang-telemetry run`` ended."""
+
+    launch_id: str
+    exit_code: int
+    at: float
+
+
+Event = (
+    ProcessStarted
+    | ProcessEnded
+    | ProcessLost
+    | ProcessUnwatched
+    | SyncStarted
+    | PhaseStarted
+    | SyncRecord
+    | EnginePrint
+    | TelemetryError
+    | LaunchStarted
+    | LaunchSignalled
+    | LaunchEnded
+)

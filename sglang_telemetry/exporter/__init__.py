@@ -1,0 +1,1 @@
+"""The process beside the trainers: follows their journals and serves what they say. It never imports torch."""

@@ -1,0 +1,273 @@
+"""The exporter: follows a folder of journals in the background and at each scrape, and serves what they say."""
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from sglang_telemetry.events import TelemetryError
+from sglang_telemetry.exporter import snapshot
+from sglang_telemetry.exporter.follow import Follower
+from sglang_telemetry.exporter.settings import ExporterSettings
+from sglang_telemetry.exporter.status import RecentFailures, render
+from sglang_telemetry.journal.folder import make_private
+from sglang_telemetry.journal.lock import is_held
+from sglang_telemetry.journal.retention import segments, stem_of
+from sglang_telemetry.names import Component
+from sglang_telemetry.sinks.guard import Fanout
+from sglang_telemetry.sinks.metrics import MetricsSink
+from sglang_telemetry.sinks.tally import Tally
+
+LOCK_NAME = "exporter.lock"
+POLL_SECONDS = 0.5
+SNAPSHOT_SECONDS = 5.0
+
+
+class FolderServed(Exception):
+    """Another exporter serves this folder already; its text names it."""
+
+
+class Exporter:
+    """A running exporter.
+
+    Args:
+        settings: Folder, address and retention.
+
+    Raises:
+        FolderServed: Another exporter serves the folder.
+        OSError: The folder cannot be made, or the address is taken.
+    """
+
+    def __init__(self, settings: ExporterSettings) -> None:
+        make_private(settings.folder)
+        self._settings = settings
+        self._lock_fd = _take(settings.folder)
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._scrapers: dict[str, float] = {}
+        self._last_poll = self._last_snapshot = 0.0
+        self._changed = False
+        self.idle_since = time.monotonic()
+        complaint, tally, followed = _load(settings.folder)
+        self._metrics = MetricsSink(tally=tally)
+        self._recent = RecentFailures()
+        self._fanout = Fanout((self._metrics, self._recent))
+        self._registry = CollectorRegistry()
+        self._registry.register(self._metrics)
+        self._follower = Follower(
+            settings.folder, self._fanout.emit, time.time, retention_seconds=settings.retention_seconds
+        )
+        self._follower.followed.update(followed)
+        for component in Component:
+            self._fanout.emit(TelemetryError(identity=None, component=component, text="", count=0))
+        if complaint is not None:
+            self._error(complaint)
+        try:
+            self._server = _Server((settings.host, settings.port), self)
+        except OSError:
+            os.close(self._lock_fd)
+            raise
+        self.url = f"http://{settings.shown_host}:{self._server.server_port}"
+        os.pwrite(self._lock_fd, f"{self.url}\n".encode(), 0)
+
+    def start(self) -> None:
+        """Read what is there, then serve; returns when both go on in the background."""
+        self.refresh()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+        threading.Thread(target=self._loop, daemon=True).start()
+
+    def refresh(self) -> None:
+        """Take in everything that was written up to now."""
+        with self._lock:
+            self._changed = self._follower.poll() or self._changed
+            self._last_poll = time.monotonic()
+            if self._follower.live():
+                self.idle_since = self._last_poll
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """The metrics as of now in the format that the scraper asks for, and that format's content type."""
+        with self._lock:
+            self.refresh()
+            encode, content_type = choose_encoder(accept)
+            return encode(self._registry), content_type
+
+    def page(self) -> str:
+        """The status page."""
+        with self._lock:
+            self.refresh()
+            states = list(self._metrics.tally.processes.values())
+            return render(states, self._recent, folder=str(self._settings.folder), now=time.time())
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Is the exporter well, and whom it serves: live processes, launchers, and scrapers with their last visit."""
+        late = time.monotonic() - self._last_poll
+        well = late < 20 * POLL_SECONDS
+        with self._lock:
+            live = self._follower.live()
+        return well, {
+            "status": "ok" if well else f"journals were not read for {late:.0f} s",
+            "folder": str(self._settings.folder),
+            "processes": sum(one.head is not None for one in live),
+            "launches": sorted(one.launch.launch_id for one in live if one.launch is not None),
+            "scrapers": dict(self._scrapers),
+        }
+
+    def scraped_by(self, who: str) -> None:
+        """Somebody got the metrics."""
+        if len(self._scrapers) < 64 or who in self._scrapers:
+            self._scrapers[who] = time.time()
+
+    def close(self) -> None:
+        """Stop serving, save the counts, let the folder go."""
+        self._stop.set()
+        self._server.shutdown()
+        self._server.server_close()
+        with self._lock:
+            self.refresh()
+            self._save()
+            self._follower.close()
+            os.close(self._lock_fd)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(POLL_SECONDS):
+            try:
+                self.refresh()
+                if self._changed and time.monotonic() - self._last_snapshot > SNAPSHOT_SECONDS:
+                    with self._lock:
+                        self._save()
+                        self._retain()
+            except Exception as error:
+                self._error(error)
+
+    def _save(self) -> None:
+        self._last_snapshot = time.monotonic()
+        try:
+            snapshot.save(self._settings.folder, self._metrics.tally, self._follower.followed)
+            self._changed = False
+        except OSError as error:
+            self._error(error)
+
+    def _retain(self) -> None:
+        """Remove journals that are counted, saved and too old or too many; forget runs that ended long ago."""
+        if self._changed:  # what is not saved must stay readable
+            return
+        before = time.time() - self._settings.retention_seconds
+        self._metrics.tally.forget(ended_before=before)
+        paths = segments(self._settings.folder)
+        last = {stem_of(path): path for path in paths}
+        sizes = {path: _stat(path) for path in paths}
+        total = sum(size for size, _ in sizes.values())
+        for path in sorted(paths, key=lambda path: sizes[path][1]):
+            known = self._follower.followed.get(stem_of(path))
+            counted = known is not None and (known.over or path.name < known.segment)
+            size, written_at = sizes[path]
+            over = known is not None and known.over
+            if counted and (total > self._settings.max_bytes or (over and written_at < before)):
+                if not over and path == last[stem_of(path)]:
+                    continue
+                path.unlink(missing_ok=True)
+                total -= size
+
+    def _error(self, error: BaseException) -> None:
+        self._fanout.error(Component.EXPORTER, error)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 32
+
+    def __init__(self, address: tuple[str, int], exporter: Exporter) -> None:
+        self.exporter = exporter
+        super().__init__(address, _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 10.0
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Serve one of the three pages."""
+        exporter = self.server.exporter
+        path = self.path.partition("?")[0]
+        answers: dict[str, Callable[[], tuple[int, bytes, str]]] = {
+            "/metrics": lambda: (200, *exporter.metrics(self.headers.get("Accept", ""))),
+            "/healthz": lambda: _json(*exporter.health()),
+            "/": lambda: (200, exporter.page().encode(), "text/html; charset=utf-8"),
+        }
+        answer = answers.get(path)
+        try:
+            status, body, kind = answer() if answer else (404, b"see /metrics, /healthz, /\n", "text/plain")
+        except Exception as error:
+            exporter._error(error)
+            status, body, kind = 500, f"{type(error).__name__}: {error}\n".encode(), "text/plain; charset=utf-8"
+        try:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+        except OSError:  # whoever asked has gone
+            return
+        if path == "/metrics" and status == 200:
+            exporter.scraped_by(f"{self.client_address[0]} {self.headers.get('User-Agent', '')}"[:200])
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Scrapes are not news."""
+
+
+def serving(folder: Path) -> str | None:
+    """URL of the exporter that serves a folder, None when none does. Not for use inside that exporter's process."""
+    try:
+        fd = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return (os.pread(fd, 300, 0).decode(errors="replace").strip() or "?") if is_held(fd) else None
+    finally:
+        os.close(fd)
+
+
+def _take(folder: Path) -> int:
+    fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        url = os.pread(fd, 300, 0).decode(errors="replace").strip()
+        os.close(fd)
+        raise FolderServed(f"{folder} is served already, by the exporter at {url}") from error
+    except OSError:  # a file system without record locks: two exporters cannot be told apart, one is still right
+        pass
+    os.ftruncate(fd, 0)
+    return fd
+
+
+def _load(folder: Path) -> tuple[BaseException | None, Tally, dict[str, Any]]:
+    try:
+        return (None, *snapshot.load(folder))
+    except (OSError, ValueError) as error:
+        return error, Tally(), {}
+
+
+def _stat(path: Path) -> tuple[int, float]:
+    try:
+        there = path.stat()
+    except OSError:
+        return 0, 0.0
+    return there.st_size, there.st_mtime
+
+
+def _json(well: bool, health: dict[str, Any]) -> tuple[int, bytes, str]:
+    return 200 if well else 503, json.dumps(health).encode(), "application/json"

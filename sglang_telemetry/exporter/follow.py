@@ -1,0 +1,223 @@
+"""Follows the journals of a folder: each event once, in the order of its process, and a word for those that vanish.
+
+The order matters: whether a process lives is asked *before* its journal is read to the end, so that nothing it wrote
+before it died can be missed, and the folder is listed once more before it is called dead, since a full journal goes
+on in another file.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from sglang_telemetry.events import (
+    Event,
+    LaunchSignalled,
+    LaunchStarted,
+    ProcessEnded,
+    ProcessLost,
+    ProcessStarted,
+    ProcessUnwatched,
+    SyncRecord,
+    SyncStarted,
+    TelemetryError,
+)
+from sglang_telemetry.exporter.liveness import is_alive
+from sglang_telemetry.journal.reader import SegmentReader
+from sglang_telemetry.journal.retention import segments, stem_of
+from sglang_telemetry.names import Component, Exit, Result
+
+
+@dataclass(slots=True)
+class Followed:
+    """How far one process's journal was read, and what that says of the process. It is saved and loaded."""
+
+    stem: str
+    segment: str = ""
+    offset: int = 0
+    head: ProcessStarted | None = None
+    launch: LaunchStarted | None = None
+    over: bool = False
+    in_sync: bool = False
+    last_failed: bool = False
+    unwatched: bool = False
+    seen_alive_at: float = 0.0
+
+    def note(self, event: Event) -> None:
+        """Take from an event what is needed to judge the process's end."""
+        if isinstance(event, ProcessStarted):
+            self.head = event
+        elif isinstance(event, LaunchStarted):
+            self.launch = event
+        elif isinstance(event, ProcessEnded):
+            self.over = True
+        elif isinstance(event, SyncStarted):
+            self.in_sync = True
+            if self.head is not None:
+                self.head = _renamed(self.head, event)
+        elif isinstance(event, SyncRecord):
+            self.in_sync, self.last_failed = False, event.result is Result.FAILURE
+
+
+def _renamed(head: ProcessStarted, event: SyncStarted) -> ProcessStarted:
+    """The head with the identity that the process has by now: the run id may be agreed on after its start."""
+    return head if head.identity == event.identity else replace(head, identity=event.identity)
+
+
+class Follower:
+    """Reads what was added to the journals of a folder, each time it is asked.
+
+    Args:
+        folder: Where the journals are; it need not be there yet.
+        emit: Takes the events.
+        now: Unix seconds.
+        retention_seconds: A journal that was left longer ago is not raised from the dead.
+    """
+
+    def __init__(
+        self, folder: Path, emit: Callable[[Event], object], now: Callable[[], float], *, retention_seconds: float
+    ) -> None:
+        self.folder = folder
+        self.followed: dict[str, Followed] = {}
+        self._emit = emit
+        self._now = now
+        self._retention_seconds = retention_seconds
+        self._readers: dict[str, SegmentReader] = {}
+        self._signalled: set[str] = set()
+
+    def poll(self) -> bool:
+        """Read everything new.
+
+        Returns:
+            Something was new.
+        """
+        found = {stem: list(paths) for stem, paths in groupby(segments(self.folder), key=stem_of)}
+        new = False
+        # Launchers first: that a stop was asked for must be known before somebody is missed.
+        for stem in sorted({*found, *self._readers}, key=lambda stem: (not stem.startswith("launch-"), stem)):
+            known = self.followed.get(stem)
+            if known is None:
+                known = self.followed[stem] = Followed(stem=stem)
+                if self._too_old(found.get(stem, [])):
+                    known.over = True
+            if not known.over:
+                new = self._follow(known, found.get(stem, [])) or new
+        for stem in [stem for stem, known in self.followed.items() if known.over and stem not in found]:
+            del self.followed[stem]
+        return new
+
+    def live(self) -> list[Followed]:
+        """Processes that are not known to have ended, launchers among them."""
+        return [one for one in self.followed.values() if not one.over]
+
+    def close(self) -> None:
+        """Close all files."""
+        for stem in list(self._readers):
+            self._close(stem)
+
+    def _too_old(self, paths: list[Path]) -> bool:
+        try:
+            return bool(paths) and self._now() - paths[-1].stat().st_mtime > self._retention_seconds
+        except OSError:
+            return False
+
+    def _follow(self, known: Followed, paths: list[Path]) -> bool:
+        new = False
+        while True:
+            reader = self._reader(known, paths)
+            if reader is None:  # its files are gone before they were opened
+                known.over = True
+                return new
+            later = [path for path in paths if path.name > known.segment]
+            alive = None if later else is_alive(reader.fileno(), known.head)
+            new = self._read(known, reader, to_end_of_file=bool(later) or alive is False) or new
+            if not later and alive is False:
+                later = [p for p in segments(self.folder) if stem_of(p) == known.stem and p.name > known.segment]
+            if not later:
+                return self._judged(known, alive) or new
+            paths = later
+            self._close(known.stem)
+            known.segment, known.offset = later[0].name, 0
+
+    def _judged(self, known: Followed, alive: bool | None) -> bool:
+        now = self._now()
+        if alive:
+            known.seen_alive_at = now
+        if known.over:
+            self._close(known.stem)
+            return True
+        if alive is not False:
+            if alive is None and known.head is not None and not known.unwatched:
+                known.unwatched = True
+                self._emit(ProcessUnwatched(identity=known.head.identity, at=now))
+            return False
+        reader = self._readers[known.stem]
+        if known.head is None and known.launch is None and reader.offset == 0 and now - reader.modified_at() < 5.0:
+            return False  # being born: the file is there, its lock and its first line are not
+        known.over = True
+        if known.head is not None:
+            self._emit(self._loss(known, known.head, max(known.seen_alive_at, reader.modified_at())))
+        self._close(known.stem)
+        return True
+
+    def _loss(self, known: Followed, head: ProcessStarted, at: float) -> ProcessLost:
+        for launcher in [one for one in self.followed.values() if one.launch is not None and not one.over]:
+            reader = self._readers.get(launcher.stem)
+            if reader is not None:
+                self._read(launcher, reader, to_end_of_file=False)
+        stopped = head.launch_id is not None and head.launch_id in self._signalled
+        if stopped:
+            how, result = Exit.CLEAN, Result.CANCELLED
+        elif known.last_failed and not known.in_sync:
+            how, result = Exit.FAILED, Result.FAILURE  # it raised, and did not take its time to say good-bye
+        else:
+            how, result = Exit.LOST, Result.FAILURE
+        return ProcessLost(identity=head.identity, at=at, how=how, result=result if known.in_sync else None)
+
+    def _read(self, known: Followed, reader: SegmentReader, *, to_end_of_file: bool) -> bool:
+        new = False
+        bad_before = reader.bad_lines
+        for event in self._events(reader, to_end_of_file):
+            new = True
+            known.note(event)
+            if isinstance(event, LaunchSignalled):
+                self._signalled.add(event.launch_id)
+            self._emit(event)
+        known.offset = reader.offset
+        bad = reader.bad_lines - bad_before
+        if bad:
+            text = f"{reader.path.name}: {reader.last_error}"
+            identity = known.head.identity if known.head is not None else None
+            self._emit(TelemetryError(identity=identity, component=Component.JOURNAL, text=text, count=bad))
+        return new or bad > 0
+
+    def _events(self, reader: SegmentReader, to_end_of_file: bool) -> Iterator[Event]:
+        try:
+            yield from reader.events(to_end_of_file=to_end_of_file)
+        except OSError as error:
+            text = f"{reader.path.name}: {error}"
+            self._emit(TelemetryError(identity=None, component=Component.EXPORTER, text=text))
+
+    def _reader(self, known: Followed, paths: list[Path]) -> SegmentReader | None:
+        reader = self._readers.get(known.stem)
+        if reader is not None:
+            return reader
+        wanted = [path for path in paths if path.name >= known.segment]
+        for path in wanted:
+            if path.name != known.segment:
+                known.segment, known.offset = path.name, 0
+            try:
+                reader = SegmentReader(path, offset=known.offset)
+            except FileNotFoundError:
+                continue
+            if os.fstat(reader.fileno()).st_size < known.offset:  # not the file that was read before
+                reader.offset = known.offset = 0
+            self._readers[known.stem] = reader
+            return reader
+        return None
+
+    def _close(self, stem: str) -> None:
+        reader = self._readers.pop(stem, None)
+        if reader is not None:
+            reader.close()

@@ -1,0 +1,297 @@
+"""One call of an engine's ``update_policy``: open a sync, put the seams in, call, put them out, close, re-raise."""
+
+import contextlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from sglang_telemetry.events import Target
+from sglang_telemetry.instrument.http import RecordingHttp, timeout_of
+from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, watch
+from sglang_telemetry.instrument.sync import Recorder, Sync
+from sglang_telemetry.names import Phase
+from sglang_telemetry.text import server_of
+
+METHOD = "update_policy"
+
+_COLLECTIVES = {
+    "broadcast": Phase.BROADCAST,
+    "broadcast_object_list": Phase.BROADCAST,
+    "barrier": Phase.BARRIER,
+    "monitored_barrier": Phase.BARRIER,
+}
+_RUNNING: ContextVar["Sync | None"] = ContextVar("sglang_telemetry_sync", default=None)
+
+
+def check(engine: object) -> None:
+    """Can this be instrumented?
+
+    Raises:
+        TypeError: It is a class, has no ``update_policy``, or takes no attributes.
+        RuntimeError: It is instrumented already.
+    """
+    if isinstance(engine, type):
+        raise TypeError(f"instrument({engine.__name__}): this is a class; instrument the engine that is made from it")
+    method = getattr(engine, METHOD, None)
+    if not callable(method):
+        raise TypeError(
+            f"instrument({type(engine).__name__}): it has no method {METHOD}(model); "
+            "pass the rollout engine, or use `with telemetry.sync()` around your own code"
+        )
+    if not isinstance(getattr(engine, "__dict__", None), dict):
+        raise TypeError(f"instrument({type(engine).__name__}): it has __slots__ and takes no attribute {METHOD}")
+    while method is not None:
+        if isinstance(method, Shadow):
+            raise RuntimeError(
+                f"this {type(engine).__name__} is instrumented already: use the Telemetry you got, or uninstrument() it"
+            )
+        method = getattr(method, "__wrapped__", None)
+
+
+def target_of(engine: object) -> Target:
+    """Where an engine's syncs go, read from its attributes where it has them."""
+    return Target(
+        server=server_of(getattr(engine, "base_url", None) or ""),
+        timeout_seconds=timeout_of(getattr(engine, "timeout", None)),
+    )
+
+
+class EngineInstrument:
+    """Wraps ``engine.update_policy``.
+
+    Args:
+        engine: Passed :func:`check`.
+        recorder: Makes the syncs.
+        on_error: Told of every error of ours; never raises.
+    """
+
+    def __init__(self, engine: Any, recorder: Recorder, on_error: Callable[[BaseException], None]) -> None:
+        self._engine, self._recorder, self._on_error = engine, recorder, on_error
+        self._busy = threading.Lock()
+        self._active = True
+        original = getattr(engine, METHOD)
+        self._module: dict[str, Any] = getattr(inspect.unwrap(original), "__globals__", {})
+        around = self._around_async if inspect.iscoroutinefunction(original) else self._around
+        self._restore = shadow(engine, METHOD, around)
+
+    def remove(self) -> None:
+        """Take the wrapper off; if somebody wrapped over it, it stays as a plain pass-through."""
+        self._active = False
+        if self._restore is not None:
+            self._restore()
+
+    def _around(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._active:
+            return original(*args, **kwargs)
+        with self._observed(args, kwargs) as observed:
+            observed.returned = original(*args, **kwargs)
+        return observed.returned
+
+    async def _around_async(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._active:
+            return await original(*args, **kwargs)
+        with self._observed(args, kwargs) as observed:
+            observed.returned = await original(*args, **kwargs)
+        return observed.returned
+
+    def _observed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Observed":
+        return _Observed(self, kwargs.get("model", args[0] if args else None))
+
+    def begin(self, model: Any) -> tuple[Sync | None, list[Restore], bool]:
+        """Open a sync, or join the one that ``telemetry.sync()`` opened, and put the seams in.
+
+        Returns:
+            The sync to close at the end (None when it is somebody else's to close), what takes the seams out, and
+            whether the engine is ours alone until then.
+        """
+        restores: list[Restore] = []
+        outer = _RUNNING.get()
+        if outer is not None and outer.recorder is not self._recorder:
+            outer = None
+        alone = self._busy.acquire(blocking=False)
+        try:
+            if outer is not None and not alone:  # a nested call: it is part of the one that runs
+                return None, restores, alone
+            sync = outer or self._recorder.begin(target_of(self._engine), folder=_folder_of(self._engine))
+            # Of two calls at once on one engine, the second is timed as a whole: seams cannot tell them apart.
+            if alone:
+                self._put_seams(sync, model, restores)
+            return (None if outer is not None else sync), restores, alone
+        except Exception as error:
+            self.failed(error)
+            return None, restores, alone
+
+    def finish(self, alone: bool) -> None:
+        """The engine is free for another call."""
+        if alone:
+            self._busy.release()
+
+    def failed(self, error: BaseException) -> None:
+        """Something of ours went wrong."""
+        self._on_error(error)
+
+    def _put_seams(self, sync: Sync, model: Any, restores: list[Restore]) -> None:
+        attributes = vars(self._engine)
+        if "http" in attributes:
+            restores.append(_swap(attributes, "http", RecordingHttp(attributes["http"], _Guarded(sync, self.failed))))
+        for layer in _layers(model):
+            _add(restores, shadow(layer, "state_dict", self._seam(Phase.STATE_DICT, sync, sync.mark_state_dict)))
+            _add(restores, shadow(layer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
+        tokenizer = attributes.get("tokenizer")
+        if tokenizer is not None:
+            _add(restores, shadow(tokenizer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
+        self._put_collectives(sync, restores)
+
+        def on_print(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if _RUNNING.get() is not sync or kwargs.get("file") not in {None, sys.stdout}:
+                return call(*args, **kwargs)
+            text = str(kwargs.get("sep") or " ").join(map(str, args))
+            if self._guarded(sync.saw_print, text, sys.exception()):
+                return None
+            return call(*args, **kwargs)
+
+        restores.append(watch(self._module, "print", self._module.get("print", print), on_print))
+
+    def _put_collectives(self, sync: Sync, restores: list[Restore]) -> None:
+        module = sys.modules.get("torch.distributed")
+        distributed: dict[str, Any] = {} if module is None else vars(module)
+        for name, phase in _COLLECTIVES.items():
+            if name not in distributed:
+                continue
+            original = distributed[name]
+            seam = self._collective(phase, sync)
+            restores.append(watch(distributed, name, original, seam))
+            if name in self._module and self._module[name] is original:  # from torch.distributed import broadcast
+                restores.append(watch(self._module, name, original, seam))
+
+    def _seam(self, phase: Phase, sync: Sync, mark: Callable[[], None]) -> Callable[..., Any]:
+        def around(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            self._guarded(mark)
+            sync.inside += 1
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                self._guarded(sync.saw_error, error, phase)
+                raise
+            finally:
+                sync.inside -= 1
+
+        return around
+
+    def _collective(self, phase: Phase, sync: Sync) -> Callable[..., Any]:
+        def around(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            # A collective inside a save (sharded models gather there) is part of the save.
+            if _RUNNING.get() is not sync or sync.inside:
+                return call(*args, **kwargs)
+            self._guarded(sync.mark, phase)
+            try:
+                returned = call(*args, **kwargs)
+            except BaseException as error:
+                self._guarded(sync.saw_error, error, phase)
+                raise
+            self._guarded(sync.mark, Phase.OTHER)
+            return returned
+
+        return around
+
+    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            self.failed(error)
+            return None
+
+
+class _Observed:
+    """The wrapping of one call as a context manager that lets every exception through untouched."""
+
+    __slots__ = ("_alone", "_instrument", "_model", "_restores", "_sync", "_token", "returned")
+
+    def __init__(self, instrument: EngineInstrument, model: Any) -> None:
+        self._instrument, self._model = instrument, model
+        self.returned: Any = None
+
+    def __enter__(self) -> "_Observed":
+        self._sync, self._restores, self._alone = self._instrument.begin(self._model)
+        self._model = None
+        self._token = _RUNNING.set(self._sync) if self._sync is not None else None
+        return self
+
+    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+        try:
+            for restore in reversed(self._restores):
+                restore()
+            if self._token is not None:
+                _RUNNING.reset(self._token)
+            if self._sync is not None:
+                self._sync.end(returned=self.returned, raised=raised)
+        except Exception as error:
+            self._instrument.failed(error)
+        finally:
+            self._instrument.finish(self._alone)
+
+
+class _Guarded:
+    """The sync as listener of the engine's requests, whose own errors stay here."""
+
+    def __init__(self, sync: Sync, failed: Callable[[BaseException], None]) -> None:
+        self._sync, self._failed = sync, failed
+
+    def request_started(self, url: str, arguments: dict[str, Any]) -> bool:
+        try:
+            return self._sync.request_started(url, arguments)
+        except Exception as error:
+            self._failed(error)
+            return False
+
+    def request_ended(self, recorded: Any) -> None:
+        try:
+            self._sync.request_ended(recorded)
+        except Exception as error:
+            self._failed(error)
+
+
+@contextlib.contextmanager
+def running(sync: Sync) -> Iterator[None]:
+    """Make a sync the one that calls in this context belong to."""
+    token = _RUNNING.set(sync)
+    try:
+        yield
+    finally:
+        _RUNNING.reset(token)
+
+
+def _swap(attributes: dict[str, Any], name: str, value: Any) -> Restore:
+    before = attributes[name]
+    attributes[name] = value
+
+    def restore() -> None:
+        if attributes.get(name) is value:
+            attributes[name] = before
+
+    return restore
+
+
+def _add(restores: list[Restore], restore: Restore | None) -> None:
+    if restore is not None:
+        restores.append(restore)
+
+
+def _layers(model: Any) -> list[Any]:
+    """The model and what it wraps: DistributedDataParallel and torch.compile, in either order."""
+    layers: list[Any] = []
+    while model is not None and len(layers) < 8 and all(model is not layer for layer in layers):
+        layers.append(model)
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in {"DistributedDataParallel", "DataParallel"}:
+            inner = getattr(model, "module", None)
+        model = inner
+    return layers
+
+
+def _folder_of(engine: object) -> str | None:
+    folder = getattr(engine, "shared_ckpt_path", None)
+    return str(folder) if folder else None

@@ -1,0 +1,274 @@
+"""One sync on one rank: phases and evidence while it runs, a record when it ends."""
+
+import asyncio
+import threading
+import urllib.request
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from sglang_telemetry.classify import Evidence, Recorded, classify, walk
+from sglang_telemetry.events import (
+    Checkpoint,
+    EnginePrint,
+    Event,
+    PhaseStarted,
+    SyncRecord,
+    SyncStarted,
+    Target,
+)
+from sglang_telemetry.identity import IdentitySource, rank_span_id, root_span_id, trace_id
+from sglang_telemetry.instrument import checkpoint
+from sglang_telemetry.instrument.http import host_of, is_update, path_in, timeout_of, transport_of
+from sglang_telemetry.instrument.probe import Probe
+from sglang_telemetry.names import Applied, Phase, Result
+from sglang_telemetry.text import clean, server_of
+from sglang_telemetry.timeline import Clock, Timeline
+
+Emit = Callable[[Event], bool]
+"""Takes an event; True when a person can read it in a log."""
+
+_CANCELLED = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
+_BEFORE_SAVE = frozenset({Phase.SETUP, Phase.OTHER})
+
+
+class Recorder:
+    """What lasts from sync to sync in one process.
+
+    Args:
+        identity: Who speaks.
+        emit: Takes the events; never raises.
+        clock: Where time comes from.
+    """
+
+    def __init__(self, identity: IdentitySource, emit: Emit, clock: Clock) -> None:
+        self.identity = identity
+        self.emit = emit
+        self.clock = clock
+        self.reached = False
+        self.last_payload_bytes: int | None = None
+        self._sequence = 0
+        self._lock = threading.Lock()
+
+    def begin(self, target: Target, *, version: str | None = None, folder: str | None = None) -> "Sync":
+        """Start a sync."""
+        with self._lock:
+            self._sequence += 1
+            sequence = self._sequence
+        return Sync(self, sequence, target, version, folder)
+
+
+class Sync:
+    """A sync that runs.
+
+    Args:
+        recorder: What lasts longer than this.
+        sequence: Number of this sync in its process, from 1.
+        target: Where it goes, as far as it is known now.
+        version: The caller's name for the weights.
+        folder: The checkpoint folder, as far as it is known now.
+    """
+
+    def __init__(
+        self, recorder: Recorder, sequence: int, target: Target, version: str | None, folder: str | None
+    ) -> None:
+        self.recorder, self._sequence, self._target = recorder, sequence, target
+        self._version, self._folder = version, folder
+        self.inside = 0
+        """How many save or state_dict calls are open; what they call is part of them."""
+        self._timeline = Timeline(recorder.clock)
+        self._identity = recorder.identity.current()
+        self._coordinator = recorder.identity.is_coordinator()
+        self._trace_id = trace_id(self._identity, sequence)
+        self._recorded: Recorded | None = None
+        self._attempts = 0
+        self._errors: list[tuple[Phase, BaseException]] = []
+        self._printed: list[str] = []
+        self._failure_text: str | None = None
+        self._probe: Probe | None = None
+        recorder.emit(
+            SyncStarted(
+                identity=self._identity,
+                sequence=sequence,
+                at=self._timeline.started_at,
+                coordinator=self._coordinator,
+                trace_id=self._trace_id,
+                target=target,
+                version=version,
+            )
+        )
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that is open."""
+        return self._timeline.phase
+
+    def mark(self, phase: Phase) -> None:
+        """Go into a phase."""
+        offset = self._timeline.mark(phase)
+        if offset is not None:
+            self.recorder.emit(
+                PhaseStarted(identity=self._identity, sequence=self._sequence, phase=phase, offset_ns=offset)
+            )
+
+    def mark_state_dict(self) -> None:
+        """The weights are being gathered, unless that is part of a save."""
+        if self.phase in _BEFORE_SAVE and self._recorded is None:
+            self.mark(Phase.STATE_DICT)
+
+    def mark_save(self) -> None:
+        """The checkpoint is being written."""
+        if self.phase is not Phase.REQUEST:
+            self.mark(Phase.SAVE)
+
+    def saw_error(self, error: BaseException, phase: Phase | None = None) -> None:
+        """An exception passed a seam."""
+        if all(error is not seen for _, seen in self._errors):
+            self._errors.append((phase or self.phase, error))
+
+    def saw_print(self, text: str, handled: BaseException | None) -> bool:
+        """The engine printed; True when a log line says it, so that the print itself can be left out.
+
+        Args:
+            text: What it printed.
+            handled: The exception that the engine was handling while it printed.
+        """
+        if handled is not None and (self._recorded is None or self._recorded.error is not handled):
+            self.saw_error(handled)
+        self._printed.append(text)
+        shown = EnginePrint(
+            identity=self._identity,
+            sequence=self._sequence,
+            text=clean(text),
+            recognised=self._recognises(text, handled),
+        )
+        return self.recorder.emit(shown)
+
+    def request_started(self, url: str, arguments: dict[str, Any]) -> bool:
+        """The engine sends something; True when it is an update."""
+        if not is_update(url):
+            return False
+        self._attempts += 1
+        self._folder = path_in(arguments) or self._folder
+        timeout = timeout_of(arguments.get("timeout"))
+        self._target = replace(
+            self._target,
+            server=server_of(url) or self._target.server,
+            transport=transport_of(url),
+            timeout_seconds=self._target.timeout_seconds if timeout is None else timeout,
+        )
+        self.mark(Phase.REQUEST)
+        return True
+
+    def request_ended(self, recorded: Recorded) -> None:
+        """An update has been answered, or will not be."""
+        self.mark(Phase.OTHER)
+        self._recorded = recorded
+        if recorded.error is not None and self._target.server is not None:
+            self._probe = Probe(self._target.server)
+
+    def fail(self, text: str) -> None:
+        """The caller knows that this sync failed."""
+        self._failure_text = text
+
+    def end(self, *, returned: object = None, raised: BaseException | None = None) -> None:
+        """Close the sync and tell the sinks."""
+        phase = self.phase
+        reached_before = self.recorder.reached
+        result = self._result(returned, raised)
+        phases = self._timeline.finish()
+        there = self._look(deep=result is Result.FAILURE)
+        record = SyncRecord(
+            identity=self._identity,
+            sequence=self._sequence,
+            started_at=self._timeline.started_at,
+            duration_ns=sum(span.duration_ns for span in phases),
+            phases=phases,
+            result=result,
+            coordinator=self._coordinator,
+            trace_id=self._trace_id,
+            span_id=(root_span_id if self._coordinator else rank_span_id)(self._identity, self._sequence),
+            target=self._target,
+            weights_applied=self._applied(result),
+            exchange=self._recorded.exchange if self._recorded else None,
+            attempts=max(1, self._attempts),
+            checkpoint=there,
+            reached_before=reached_before,
+            version=self._version,
+        )
+        if result is Result.FAILURE:
+            record = self._explained(record, raised, phase)
+        if self._recorded is not None and self._recorded.exchange.status_code is not None:
+            self.recorder.reached = True
+        if there is not None and there.bytes and there.fault is None:
+            self.recorder.last_payload_bytes = there.bytes
+        # Exceptions hold their frames, and those the half-precision copy of the model: let go before anything else.
+        self._errors.clear()
+        self._recorded = None
+        self.recorder.emit(record)
+
+    def _recognises(self, text: str, handled: BaseException | None) -> bool:
+        if handled is not None and str(handled) and str(handled) in text:
+            return True
+        if self._recorded is None or not self._recorded.failed:
+            return False
+        body, status = self._recorded.exchange.response_text, self._recorded.exchange.status_code
+        return bool(status and str(status) in text and (not body or body[:40] in text))
+
+    def _result(self, returned: object, raised: BaseException | None) -> Result:
+        if isinstance(raised, _CANCELLED):
+            return Result.CANCELLED
+        failed_request = self._recorded is not None and self._recorded.failed
+        if raised is not None or returned is False or failed_request or self._failure_text is not None:
+            return Result.FAILURE
+        return Result.SUCCESS
+
+    def _applied(self, result: Result) -> Applied:
+        if self._recorded is not None and not self._recorded.failed:
+            return Applied.YES
+        return Applied.YES if result is Result.SUCCESS and self._coordinator else Applied.UNKNOWN
+
+    def _look(self, *, deep: bool) -> Checkpoint | None:
+        if not self._coordinator or self._folder is None:
+            return None
+        return checkpoint.look(self._folder, deep=deep)
+
+    def _explained(self, record: SyncRecord, raised: BaseException | None, phase: Phase) -> SyncRecord:
+        cause, applied = classify(
+            Evidence(
+                coordinator=self._coordinator,
+                recorded=self._recorded,
+                errors=tuple(self._errors),
+                raised=raised,
+                phase=phase,
+                printed=tuple(self._printed),
+                checkpoint=record.checkpoint,
+                last_payload_bytes=self.recorder.last_payload_bytes,
+                proxied=_proxied(self._recorded),
+                accepting=self._probe.accepting if self._probe else None,
+            )
+        )
+        error_type, error_text = self._error(raised)
+        return replace(record, cause=cause, weights_applied=applied, error_type=error_type, error_text=error_text)
+
+    def _error(self, raised: BaseException | None) -> tuple[str | None, str | None]:
+        """``error.type`` and the text that says most."""
+        exchange = self._recorded.exchange if self._recorded is not None and self._recorded.failed else None
+        if exchange is not None and exchange.error_type is not None:
+            return exchange.error_type, exchange.error_text
+        first = self._errors[0][1] if self._errors else raised
+        if exchange is not None and exchange.status_code is not None:
+            return str(exchange.status_code), None
+        if first is None:
+            text = self._failure_text or (self._printed[-1] if self._printed else None)
+            return "failure", clean(text) if text else None
+        return type(first).__name__, clean(": ".join(str(error) for error in list(walk(first))[:3] if str(error)))
+
+
+def _proxied(recorded: Recorded | None) -> bool:
+    """Does a proxy variable apply to the URL of this exchange?"""
+    host = host_of(recorded.exchange.url) if recorded is not None else None
+    if host is None:
+        return False
+    proxies = urllib.request.getproxies_environment()
+    return bool(proxies.keys() - {"no"}) and not urllib.request.proxy_bypass_environment(host, proxies)  # type: ignore[attr-defined]

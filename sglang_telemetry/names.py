@@ -1,0 +1,234 @@
+"""Every metric, label, event, environment and file name, and the buckets: the one place where names are written.
+
+Renaming anything in here is a breaking change for somebody's dashboard and has its own heading in the changelog.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+LOGGER = "sglang_telemetry"
+"""The stdlib logger that all log lines go through."""
+
+DEFAULT_LISTEN = "127.0.0.1:9464"
+"""Where the exporter serves unless told otherwise."""
+
+
+class Phase(StrEnum):
+    """What a sync is busy with; at every moment of a sync exactly one of these is open."""
+
+    SETUP = "setup"
+    STATE_DICT = "state_dict"
+    SAVE = "save"
+    REQUEST = "request"
+    CONFIRM = "confirm"
+    BROADCAST = "broadcast"
+    BARRIER = "barrier"
+    OTHER = "other"
+
+
+class Result(StrEnum):
+    """How a sync ended. ``cancelled`` is a stop that was asked for (Ctrl-C, SIGTERM), not a failure."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+
+
+class Applied(StrEnum):
+    """Did the server take the weights? Kept apart from the result, since status codes lie both ways."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+class Transport(StrEnum):
+    """The way the weights travel, after SGLang's ``/update_weights_from_*`` routes."""
+
+    DISK = "disk"
+    TENSOR = "tensor"
+    DISTRIBUTED = "distributed"
+    IPC = "ipc"
+
+
+class Exit(StrEnum):
+    """How a trainer process ended; ``lost`` vanished without a word (SIGKILL, out of memory, node)."""
+
+    CLEAN = "clean"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Component(StrEnum):
+    """The part of this package that an error of its own is counted for."""
+
+    LOG = "log"
+    JOURNAL = "journal"
+    METRICS = "metrics"
+    TRACES = "traces"
+    INSTRUMENT = "instrument"
+    EXPORTER = "exporter"
+    SINK = "sink"
+
+
+class LogEvent(StrEnum):
+    """Names of the log events."""
+
+    STARTED = "weight_sync.started"
+    SUCCEEDED = "weight_sync.succeeded"
+    FAILED = "weight_sync.failed"
+    CANCELLED = "weight_sync.cancelled"
+    ENGINE_PRINT = "engine.print"
+    TELEMETRY_ERROR = "telemetry.error"
+
+
+class Env(StrEnum):
+    """Environment variables that are read; everything has a default without them."""
+
+    DIR = "SGLANG_TELEMETRY_DIR"
+    RUN = "SGLANG_TELEMETRY_RUN"
+    RUN_ID = "SGLANG_TELEMETRY_RUN_ID"
+    LAUNCH_ID = "SGLANG_TELEMETRY_LAUNCH_ID"
+    LOG_FORMAT = "SGLANG_TELEMETRY_LOG_FORMAT"
+    DISABLED = "SGLANG_TELEMETRY_DISABLED"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric as it is served: its name without ``_total``, its help text and its label names."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...]
+
+    @property
+    def served_as(self) -> str:
+        """The name a query uses: a counter ends in ``_total``, an info metric in ``_info``."""
+        return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
+
+
+_TARGET = ("run", "server", "transport")
+
+DURATION = Metric(
+    "weight_sync_duration_seconds",
+    "histogram",
+    "Seconds of one weight sync as the coordinator saw it, from the call of update_policy to its end.",
+    (*_TARGET, "result"),
+)
+PHASE_DURATION = Metric(
+    "weight_sync_phase_duration_seconds",
+    "histogram",
+    "Seconds the coordinator spent in one phase of a weight sync; the phases of a sync add up to its duration.",
+    ("run", "phase"),
+)
+FAILURES = Metric(
+    "weight_sync_failures", "counter", "Failed weight syncs by cause, counted once a sync.", (*_TARGET, "cause")
+)
+ATTEMPTS = Metric(
+    "weight_sync_attempts", "counter", "Attempts to sync weights by result; a retry is another.", (*_TARGET, "result")
+)
+LAST_START = Metric(
+    "weight_sync_last_start_timestamp_seconds", "gauge", "Unix time of the start of the last sync.", ("run", "rank")
+)
+LAST_SUCCESS = Metric(
+    "weight_sync_last_success_timestamp_seconds",
+    "gauge",
+    "Unix time at which the last successful sync ended; absent before the first.",
+    ("run", "server"),
+)
+LAST_FAILURE = Metric(
+    "weight_sync_last_failure_timestamp_seconds",
+    "gauge",
+    "Unix time at which the last sync that failed with this cause ended; absent before the first.",
+    ("run", "server", "cause"),
+)
+ACTIVE = Metric("weight_sync_active", "gauge", "1 while this rank is inside a sync, else 0.", ("run", "rank"))
+ACTIVE_PHASE = Metric(
+    "weight_sync_active_phase",
+    "gauge",
+    "1 for the phase that the running sync of this rank is in; absent when no sync runs.",
+    ("run", "rank", "phase"),
+)
+RANK_WAIT = Metric(
+    "weight_sync_rank_wait_seconds",
+    "histogram",
+    "Seconds of one sync that this rank spent in broadcast and barrier, waiting for other ranks.",
+    ("run", "rank"),
+)
+PAYLOAD = Metric("weight_sync_payload_bytes", "gauge", "Size of the last checkpoint that was written.", ("run",))
+TIMEOUT = Metric(
+    "weight_sync_timeout_seconds", "gauge", "The engine's request time-out for an update.", ("run", "server")
+)
+EXPECTED_INTERVAL = Metric(
+    "weight_sync_expected_interval_seconds",
+    "gauge",
+    "Seconds between the starts of two syncs: given by the user, else the median of those seen.",
+    ("run",),
+)
+PUBLISHED = Metric(
+    "weight_sync_published_version",
+    "gauge",
+    "Sequence of the sync whose weights were sent last and, by the server's own word, taken.",
+    ("run", "server"),
+)
+STEP_SHARE = Metric(
+    "weight_sync_step_share_ratio",
+    "gauge",
+    "Share of the time between the starts of the last two syncs that the earlier one took.",
+    ("run",),
+)
+PROCESS_UP = Metric(
+    "weight_sync_process_up",
+    "gauge",
+    "1 while the trainer process of this rank lives, 0 after it failed or vanished; absent after a clean end, "
+    "and where it cannot be known.",
+    ("run", "rank"),
+)
+PROCESS_EXITS = Metric(
+    "weight_sync_process_exits", "counter", "Trainer processes that ended, by how they ended.", ("run", "how")
+)
+RUN_INFO = Metric(
+    "weight_sync_run",
+    "info",
+    "The runs whose trainer processes live: identity and versions.",
+    ("run", "run_id", "engine", "world_size", "host", "versions"),
+)
+SHARED_PATH_FREE = Metric(
+    "weight_sync_shared_path_free_bytes",
+    "gauge",
+    "Free bytes of the file system of the checkpoint folder after the last sync.",
+    ("run",),
+)
+TELEMETRY_ERRORS = Metric(
+    "weight_sync_telemetry_errors",
+    "counter",
+    "Errors of this monitoring itself; none of them reached the training.",
+    ("component",),
+)
+
+METRICS: tuple[Metric, ...] = (
+    DURATION,
+    PHASE_DURATION,
+    FAILURES,
+    ATTEMPTS,
+    LAST_START,
+    LAST_SUCCESS,
+    LAST_FAILURE,
+    ACTIVE,
+    ACTIVE_PHASE,
+    RANK_WAIT,
+    PAYLOAD,
+    TIMEOUT,
+    EXPECTED_INTERVAL,
+    PUBLISHED,
+    STEP_SHARE,
+    PROCESS_UP,
+    PROCESS_EXITS,
+    RUN_INFO,
+    SHARED_PATH_FREE,
+    TELEMETRY_ERRORS,
+)
+
+BUCKETS: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Upper bounds in seconds of every histogram: a small model on one host takes 0.05 s, a big one minutes."""

@@ -1,0 +1,210 @@
+"""One canonical log line a sync: structlog renders it, the stdlib logger ``sglang_telemetry`` carries it.
+
+The host's logging is never changed. Has the host configured handlers, they get our record, once; has it not, the line
+goes to stderr all the same, through a handler of our own that is attached to nothing.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.events import (
+    EnginePrint,
+    Event,
+    Identity,
+    SyncRecord,
+    SyncStarted,
+    TelemetryError,
+)
+from sglang_telemetry.names import LOGGER, Applied, Component, Env, LogEvent, Result
+from sglang_telemetry.sinks.pretty import render_pretty
+
+FORMATS = ("auto", "json", "console")
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class LogSink:
+    """Log lines on a terminal or as JSON.
+
+    Args:
+        fmt: ``auto`` (pretty on a terminal, JSON otherwise), ``json`` or ``console``; default
+            ``SGLANG_TELEMETRY_LOG_FORMAT``, else ``auto``.
+        stream: Where lines go when the host has configured no logging; default ``sys.stderr`` at that moment.
+
+    Raises:
+        ValueError: ``fmt`` is none of the three.
+    """
+
+    component = Component.LOG
+
+    def __init__(self, *, fmt: str | None = None, stream: TextIO | None = None) -> None:
+        if fmt is not None and fmt not in FORMATS:
+            raise ValueError(f"log format {fmt!r}: use one of {', '.join(FORMATS)}")
+        from_environ = os.environ.get(Env.LOG_FORMAT, "auto")
+        self._format = fmt or (from_environ if from_environ in FORMATS else "auto")
+        self._stream = stream
+        self._told: set[Component] = set()
+        self._log = structlog.wrap_logger(
+            _Carrier(self._stream),
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                self._render,
+            ],
+            wrapper_class=structlog.BoundLogger,
+            cache_logger_on_first_use=True,
+        )
+
+    def emit(self, event: Event) -> None:
+        """Log the event, if it is one that people read."""
+        if isinstance(event, SyncRecord):
+            self._record(event)
+        elif isinstance(event, SyncStarted):
+            self._write("debug", LogEvent.STARTED, _who(event.identity) | _sync(event))
+        elif isinstance(event, EnginePrint):
+            fields = _who(event.identity) | {"sequence": event.sequence, "text": event.text}
+            self._write("debug" if event.recognised else "warning", LogEvent.ENGINE_PRINT, fields)
+        elif isinstance(event, TelemetryError) and event.component not in self._told:
+            self._told.add(event.component)
+            fields = {"component": event.component, "text": event.text, "hint": "the training goes on; said once"}
+            self._write("warning", LogEvent.TELEMETRY_ERROR, fields)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _record(self, record: SyncRecord) -> None:
+        fields = record_fields(record)
+        if record.result is Result.SUCCESS:
+            self._write("info" if record.coordinator else "debug", LogEvent.SUCCEEDED, fields)
+        elif record.result is Result.CANCELLED:
+            self._write("warning" if record.coordinator else "debug", LogEvent.CANCELLED, fields)
+        else:
+            # One line a sync is an error: the coordinator's. What the others say is beside it, not instead of it.
+            self._write("error" if record.coordinator else "warning", LogEvent.FAILED, fields)
+
+    def _write(self, level: str, event: LogEvent, fields: Mapping[str, Any]) -> None:
+        if not _enabled(_LEVELS[level]):
+            return
+        method: Callable[..., Any] = getattr(self._log, level)
+        method(event.value, **fields)
+
+    def _render(self, _: Any, level: str, fields: MutableMapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        pretty = self._format == "console" or (self._format == "auto" and _is_terminal(self._stream))
+        text = render_pretty(fields) if pretty else _JSON(None, level, fields)
+        # One attribute of our own: a field called "name" or "args" would collide with a LogRecord's.
+        return (_LEVELS[level], str(text)), {"extra": {"sglang_telemetry": dict(fields)}}
+
+
+_JSON = structlog.processors.JSONRenderer(ensure_ascii=False)
+
+
+class _Carrier:
+    """Carries a rendered line to the host's handlers, or to stderr when it has none."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._logger = logging.getLogger(LOGGER)
+        self._stream = stream
+
+    def _carry(self, level: int, text: str, *, extra: Mapping[str, Any]) -> None:
+        if self._logger.hasHandlers():
+            self._logger.log(level, "%s", text, extra=extra)
+            return
+        stream = self._stream or sys.stderr
+        if stream is not None:
+            stream.write(text + "\n")
+            stream.flush()
+
+    debug = info = warning = error = _carry
+
+
+def _enabled(level: int) -> bool:
+    logger = logging.getLogger(LOGGER)
+    if logger.hasHandlers() or logger.level != logging.NOTSET:
+        return logger.isEnabledFor(level)
+    return level >= logging.INFO and not logger.disabled and logger.manager.disable < level
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return (stream or sys.stderr).isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def _who(identity: Identity) -> dict[str, Any]:
+    return {
+        "run": identity.run,
+        "run_id": identity.run_id,
+        "rank": identity.rank,
+        "world_size": identity.world_size,
+        "host.name": identity.host,
+        "process.pid": identity.pid,
+    }
+
+
+def _sync(event: SyncStarted | SyncRecord) -> dict[str, Any]:
+    return {
+        "sequence": event.sequence,
+        "version": event.version,
+        "server": event.target.server,
+        "transport": event.target.transport.value,
+        "trace_id": event.trace_id,
+    }
+
+
+def record_fields(record: SyncRecord) -> dict[str, Any]:
+    """All that a log line says of a sync, under OpenTelemetry's attribute names; unknown values are left out."""
+    exchange, checkpoint = record.exchange, record.checkpoint
+    fields = _who(record.identity) | _sync(record)
+    fields |= {
+        "span_id": record.span_id,
+        "result": record.result.value,
+        "duration_seconds": round(record.duration_ns / 1e9, 6),
+        "phases": {phase.value: round(seconds, 6) for phase, seconds in record.phase_seconds().items()},
+        "weights_applied": record.weights_applied.value,
+        "attempts": record.attempts,
+    }
+    if record.cause is not None:
+        fields |= {"cause": record.cause.value, "hint": hint(record), "runbook": record.cause.runbook}
+    fields |= {"error.type": record.error_type, "error.message": record.error_text}
+    if exchange is not None:
+        fields |= {
+            "http.request.method": exchange.method,
+            "url.full": exchange.url,
+            "http.response.status_code": exchange.status_code,
+            "http.response.body.size": exchange.response_bytes,
+            "response_text": exchange.response_text,
+            "request_seconds": round(exchange.duration_ns / 1e9, 6),
+            "errno": exchange.error_errno,
+            "timeout_seconds": record.target.timeout_seconds,
+        }
+    if checkpoint is not None:
+        fields |= {
+            "checkpoint.path": checkpoint.path,
+            "checkpoint.files": checkpoint.files,
+            "checkpoint.bytes": checkpoint.bytes,
+            "checkpoint.fault": checkpoint.fault,
+            "free_bytes": checkpoint.free_bytes,
+        }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def hint(record: SyncRecord) -> str:
+    """The first thing to do, with what this record adds to the cause's own hint."""
+    if record.cause is None:
+        return ""
+    text = record.cause.hint
+    if record.cause is FailureCause.UNREACHABLE and record.weights_applied is Applied.UNKNOWN:
+        return f"{text} (it closed the connection without an answer, and accepts connections: a proxy, or a restart?)"
+    if record.cause is FailureCause.UNREACHABLE:
+        known = "it answered before: it went away" if record.reached_before else "never reached since start"
+        return f"{text} ({known})"
+    if record.cause is not FailureCause.PEER and record.weights_applied is Applied.YES:
+        return f"{text}; the weights ARE new, do not send them again"
+    return text

@@ -1,0 +1,152 @@
+"""The tally as Prometheus metrics: families are made at each scrape, so that nothing outlives what it describes."""
+
+import threading
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+
+from sglang_telemetry import names
+from sglang_telemetry.events import Event
+from sglang_telemetry.names import Component, Exit, Metric
+from sglang_telemetry.sinks.tally import Buckets, Labels, ProcessState, Tally
+
+_LIVE: tuple[Metric, ...] = (
+    names.ACTIVE,
+    names.ACTIVE_PHASE,
+    names.PAYLOAD,
+    names.TIMEOUT,
+    names.EXPECTED_INTERVAL,
+    names.PUBLISHED,
+    names.STEP_SHARE,
+    names.SHARED_PATH_FREE,
+)
+
+
+class MetricsSink(Collector):
+    """Counts events and serves them to a registry.
+
+    Args:
+        registry: Registers itself there; with None, whoever scrapes calls :meth:`collect`.
+        tally: Counts to go on from.
+    """
+
+    component = Component.METRICS
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, tally: Tally | None = None) -> None:
+        self.tally = tally or Tally()
+        self._lock = threading.Lock()
+        if registry is not None:
+            registry.register(self)
+
+    def emit(self, event: Event) -> None:
+        """Count the event."""
+        with self._lock:
+            self.tally.add(event)
+
+    def close(self) -> None:
+        """Nothing is held; the counts stay readable."""
+
+    def describe(self) -> Iterable[Family]:
+        """No names are claimed: a registry would have to collect for it."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        """All families as of now."""
+        with self._lock:
+            gauges = _gauges(self.tally)
+            families = [self._family(metric, gauges) for metric in names.METRICS]
+        yield from families
+
+    def _family(self, metric: Metric, gauges: dict[str, dict[Labels, float]]) -> Family:
+        if metric.kind == "counter":
+            counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for labels, count in self.tally.counters.get(metric.name, {}).items():
+                counter.add_metric(labels, count)
+            return counter
+        if metric.kind == "histogram":
+            histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for labels, buckets in self.tally.histograms.get(metric.name, {}).items():
+                histogram.add_metric(labels, _cumulated(buckets), buckets.sum)
+            return histogram
+        if metric.kind == "info":
+            return _info(metric, self.tally)
+        gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+        series: dict[Labels, float] = gauges.get(metric.name) or self.tally.stamps.get(metric.name, {})
+        for labels, value in series.items():
+            gauge.add_metric(labels, value)
+        return gauge
+
+
+def _cumulated(buckets: Buckets) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+    rows: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+    total = 0
+    for index, count in enumerate(buckets.counts):
+        total += count
+        bound = str(names.BUCKETS[index]) if index < len(names.BUCKETS) else "+Inf"
+        seen = buckets.exemplars.get(index)
+        if seen is None:
+            rows.append((bound, total))
+        else:
+            rows.append((bound, total, Exemplar({"trace_id": seen.trace_id}, seen.value, seen.at)))
+    return rows
+
+
+def _gauges(tally: Tally) -> dict[str, dict[Labels, float]]:
+    """What is going on, read off the processes; of two that speak for the same series, the later one wins."""
+    gauges: dict[str, dict[Labels, float]] = {metric.name: {} for metric in (*_LIVE, names.PROCESS_UP)}
+    for state in sorted(tally.processes.values(), key=lambda state: (state.alive is not False, state.started_at)):
+        place = (state.identity.run, str(state.identity.rank))
+        gauges[names.PROCESS_UP.name].pop(place, None)
+        if state.alive is not None and (state.alive or state.how is not Exit.CLEAN):
+            gauges[names.PROCESS_UP.name][place] = float(state.alive)
+        if state.alive is False:
+            continue
+        gauges[names.ACTIVE.name][place] = float(state.active)
+        if state.active and state.phase is not None:
+            gauges[names.ACTIVE_PHASE.name][(*place, state.phase.value)] = 1.0
+        if state.coordinator:
+            _coordinator(gauges, state)
+    return gauges
+
+
+def _coordinator(gauges: dict[str, dict[Labels, float]], state: ProcessState) -> None:
+    run, server = state.identity.run, state.target.server or ""
+    known: tuple[tuple[Metric, Labels, float | None], ...] = (
+        (names.PAYLOAD, (run,), state.payload_bytes),
+        (names.TIMEOUT, (run, server), state.target.timeout_seconds),
+        (names.EXPECTED_INTERVAL, (run,), state.expected_interval),
+        (names.PUBLISHED, (run, server), state.published),
+        (names.STEP_SHARE, (run,), state.step_share),
+        (names.SHARED_PATH_FREE, (run,), state.free_bytes),
+    )
+    for metric, labels, value in known:
+        if value is not None:
+            gauges[metric.name][labels] = float(value)
+
+
+def _info(metric: Metric, tally: Tally) -> InfoMetricFamily:
+    family = InfoMetricFamily(metric.name, metric.help, labels=metric.labels)
+    rows = {
+        (
+            state.identity.run,
+            state.identity.run_id,
+            state.engine or "",
+            str(state.identity.world_size),
+            state.identity.host,
+            ",".join(f"{name}={version}" for name, version in sorted(state.versions.items())),
+        )
+        for state in tally.processes.values()
+        if state.alive is not False
+    }
+    for row in sorted(rows):
+        family.add_metric(row, {})
+    return family

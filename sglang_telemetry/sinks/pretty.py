@@ -1,0 +1,117 @@
+"""A log line as a person reads it on a terminal at 3 a.m.: what, where, the server's words, the first thing to do."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.names import LogEvent
+
+_INDENT = " " * 9
+_WIDTH = 400
+_ABOUT_FILES = frozenset(
+    {
+        FailureCause.DISK_FULL,
+        FailureCause.CHECKPOINT_WRITE,
+        FailureCause.SERVER_DIED,
+        FailureCause.CHECKPOINT_INVALID,
+        FailureCause.PATH_NOT_VISIBLE,
+    }
+)
+
+
+def render_pretty(fields: Mapping[str, Any]) -> str:
+    """Render one event.
+
+    Args:
+        fields: As made by :func:`sglang_telemetry.sinks.log.record_fields`, with ``event``, ``level``, ``timestamp``.
+    """
+    time = str(fields.get("timestamp", ""))[11:19]
+    head = f"{time} {str(fields.get('level', '')).upper():<7} {fields.get('event')}"
+    event = fields.get("event")
+    if event == LogEvent.ENGINE_PRINT:
+        return f"{head}  {_where(fields)}\n{_INDENT}engine: {_short(fields.get('text'))}"
+    if event == LogEvent.TELEMETRY_ERROR:
+        return f"{head}  component={fields.get('component')}  {_short(fields.get('text'))}  ({fields.get('hint')})"
+    if event == LogEvent.STARTED:
+        return f"{head}  {fields.get('server') or '?'}  {_where(fields)}"
+    lines = [f"{head}  {_summary(fields)}  {_where(fields)}"]
+    if event == LogEvent.FAILED:
+        lines += _explanation(fields)
+    lines.append(_phases(fields))
+    return "\n".join(lines)
+
+
+def _summary(fields: Mapping[str, Any]) -> str:
+    server = fields.get("server") or "an unknown server"
+    if "cause" not in fields:
+        size = _bytes(fields.get("checkpoint.bytes"))
+        return f"{server} in {fields.get('duration_seconds', 0):.2f} s{f', {size}' if size else ''}"
+    parts = [f"cause={fields['cause']}", f"applied={fields.get('weights_applied')}"]
+    seconds = f"after {fields.get('request_seconds', fields.get('duration_seconds', 0)):.2f} s"
+    if "http.response.status_code" in fields:
+        parts.append(f"HTTP {fields['http.response.status_code']} from {server} {seconds}")
+    elif "url.full" in fields:
+        parts.append(f"no answer from {server} {seconds}")
+    else:
+        parts.append(seconds)
+    return "  ".join(parts)
+
+
+def _where(fields: Mapping[str, Any]) -> str:
+    return f"run={fields.get('run')} sync={fields.get('sequence')} rank={fields.get('rank')}"
+
+
+def _explanation(fields: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if fields.get("response_text"):
+        total, shown = fields.get("http.response.body.size"), _short(_message(str(fields["response_text"])))
+        more = f"  ({total} bytes)" if isinstance(total, int) and total > _WIDTH else ""
+        lines.append(f'{_INDENT}server: "{shown}"{more}')
+    if fields.get("error.message") and fields.get("cause") != "peer":
+        number = f" (errno {fields['errno']})" if "errno" in fields else ""
+        lines.append(f"{_INDENT}error:  {fields.get('error.type')}{number}: {_short(fields['error.message'])}")
+    if fields.get("checkpoint.path") and fields.get("cause") in _ABOUT_FILES:
+        lines.append(f"{_INDENT}folder: {_folder(fields)}")
+    lines.append(f"{_INDENT}first:  {fields.get('hint')}")
+    return lines
+
+
+def _message(body: str) -> str:
+    """SGLang's own words, out of the JSON around them."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    message = answer.get("message") if isinstance(answer, dict) else None
+    return message if isinstance(message, str) and message else body
+
+
+def _folder(fields: Mapping[str, Any]) -> str:
+    files, fault = fields.get("checkpoint.files"), fields.get("checkpoint.fault")
+    state = fault or ("complete here" if files else "no weight files here")
+    size, free = _bytes(fields.get("checkpoint.bytes")), _bytes(fields.get("free_bytes"))
+    counted = f", {files} weight files, {size}" if files is not None and size else ""
+    return f"{fields['checkpoint.path']}: {state}{counted}{f', {free} free' if free else ''}"
+
+
+def _phases(fields: Mapping[str, Any]) -> str:
+    spent = (fields.get("phases") or {}).items()
+    phases = " | ".join(f"{name} {seconds:.{2 if seconds >= 0.1 else 3}f}" for name, seconds in spent)
+    return f"{_INDENT}phases: {phases}      trace {fields.get('trace_id')}"
+
+
+def _short(text: object) -> str:
+    flat = " ".join(str(text).split())
+    return flat if len(flat) <= _WIDTH else f"{flat[:_WIDTH]}..."
+
+
+def _bytes(count: object) -> str:
+    if not isinstance(count, int):
+        return ""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,277 @@
+"""The counts behind the metrics, as plain data: add an event, save, load, forget. No metrics library is needed here.
+
+Counters and histograms belong to a run and outlive its processes; gauges of something that is going on are read off
+the processes that live, so that they disappear with them.
+"""
+
+import statistics
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sglang_telemetry import names
+from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.events import (
+    Event,
+    Identity,
+    PhaseStarted,
+    ProcessEnded,
+    ProcessLost,
+    ProcessStarted,
+    ProcessUnwatched,
+    SyncRecord,
+    SyncStarted,
+    Target,
+    TelemetryError,
+)
+from sglang_telemetry.names import Applied, Exit, Metric, Phase, Result
+
+T = TypeVar("T")
+Labels = tuple[str, ...]
+INTERVALS_KEPT = 32
+
+
+@dataclass(slots=True)
+class Exemplar:
+    """The last sync that fell into a bucket: its trace id, seconds, and Unix seconds of its end."""
+
+    trace_id: str
+    value: float
+    at: float
+
+
+@dataclass(slots=True)
+class Buckets:
+    """One histogram: counts by bucket (not cumulated, the last is +Inf), the sum, and an exemplar a bucket."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(names.BUCKETS) + 1))
+    sum: float = 0.0
+    exemplars: dict[int, Exemplar] = field(default_factory=dict)
+
+    def observe(self, value: float, exemplar: Exemplar | None = None) -> None:
+        """Count one value in seconds."""
+        index = bisect_left(names.BUCKETS, value)
+        self.counts[index] += 1
+        self.sum += value
+        if exemplar is not None:
+            self.exemplars[index] = exemplar
+
+
+@dataclass(slots=True)
+class ProcessState:
+    """What is known of one trainer process. ``alive`` is None when it cannot be told."""
+
+    identity: Identity
+    started_at: float
+    coordinator: bool = False
+    engine: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    target: Target = field(default_factory=Target)
+    alive: bool | None = None
+    ended_at: float | None = None
+    how: Exit | None = None
+    sequence: int | None = None
+    active: bool = False
+    phase: Phase | None = None
+    phase_at: float | None = None
+    last_start: float | None = None
+    last_result: Result | None = None
+    last_duration: float | None = None
+    given_interval: float | None = None
+    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
+    step_share: float | None = None
+    payload_bytes: int | None = None
+    free_bytes: int | None = None
+    published: int | None = None
+
+    @property
+    def expected_interval(self) -> float | None:
+        """Seconds between two syncs: given, else the median of the observed."""
+        if self.given_interval is not None:
+            return self.given_interval
+        return statistics.median(self.intervals) if self.intervals else None
+
+
+ProcessKey = tuple[str, str, int, str, int]
+
+
+def process_key(identity: Identity) -> ProcessKey:
+    """What tells one process from another."""
+    return (identity.run, identity.run_id, identity.rank, identity.host, identity.pid)
+
+
+class Tally:
+    """All counts of all runs in sight."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, dict[Labels, int]] = {}
+        self.stamps: dict[str, dict[Labels, float]] = {}
+        self.histograms: dict[str, dict[Labels, Buckets]] = {}
+        self.processes: dict[ProcessKey, ProcessState] = {}
+
+    def add(self, event: Event) -> None:
+        """Count one event."""
+        match event:
+            case ProcessStarted():
+                self._process_started(event)
+            case SyncStarted():
+                self._sync_started(event)
+            case PhaseStarted():
+                state = self._state(event.identity)
+                if state.active:
+                    state.phase = event.phase
+                    state.phase_at = (state.last_start or 0.0) + event.offset_ns / 1e9
+            case SyncRecord():
+                self._sync_ended(event)
+            case ProcessEnded() | ProcessLost():
+                self._process_ended(event)
+            case ProcessUnwatched():
+                self._state(event.identity).alive = None
+            case TelemetryError():
+                self._count(names.TELEMETRY_ERRORS, (event.component.value,), event.count)
+            case _:
+                pass
+
+    def forget(self, *, ended_before: float) -> None:
+        """Drop processes that ended before that Unix time, and runs of which no process is left."""
+        for key, state in list(self.processes.items()):
+            if state.ended_at is not None and state.ended_at < ended_before:
+                del self.processes[key]
+        left = {key[0] for key in self.processes}
+        self.counters = {
+            name: series if name == names.TELEMETRY_ERRORS.name else _of_runs(series, left)
+            for name, series in self.counters.items()
+        }
+        self.stamps = {name: _of_runs(series, left) for name, series in self.stamps.items()}
+        self.histograms = {name: _of_runs(series, left) for name, series in self.histograms.items()}
+
+    def _process_started(self, event: ProcessStarted) -> None:
+        key = process_key(event.identity)
+        known = self.processes.get(key)
+        if known is not None and known.alive is not False:  # the head of a further segment
+            return
+        self.processes[key] = ProcessState(
+            identity=event.identity,
+            started_at=event.at,
+            alive=True,
+            coordinator=event.coordinator,
+            engine=event.engine,
+            versions=dict(event.versions),
+            target=event.target,
+            given_interval=event.expected_interval_seconds,
+        )
+        for component in names.Component:
+            self._count(names.TELEMETRY_ERRORS, (component.value,), 0)
+        if event.coordinator and event.target.server is not None:
+            self._born(event.identity.run, event.target)
+        for how in Exit:
+            self._count(names.PROCESS_EXITS, (event.identity.run, how.value), 0)
+
+    def _born(self, run: str, target: Target) -> None:
+        """Every series of a target exists at 0 before its first failure, or increase() would miss that one."""
+        labels = _target_labels(run, target)
+        for cause in FailureCause:
+            self._count(names.FAILURES, (*labels, cause.value), 0)
+        for result in Result:
+            self._count(names.ATTEMPTS, (*labels, result.value), 0)
+
+    def _state(self, identity: Identity) -> ProcessState:
+        key = process_key(identity)
+        state = self.processes.get(key)
+        if state is None:
+            # The run id was agreed on after the start: the process is the one that started under another.
+            for other, known in list(self.processes.items()):
+                same = (other[0], *other[2:]) == (key[0], *key[2:])
+                if same and known.alive is not False and known.sequence is None:
+                    del self.processes[other]
+                    known.identity = identity
+                    self.processes[key] = known
+                    return known
+            state = self.processes[key] = ProcessState(identity=identity, started_at=0.0, alive=True)
+        return state
+
+    def _sync_started(self, event: SyncStarted) -> None:
+        state = self._state(event.identity)
+        if state.last_start is not None and event.at > state.last_start:
+            state.intervals.append(event.at - state.last_start)
+            if state.last_duration is not None:
+                state.step_share = min(1.0, state.last_duration / (event.at - state.last_start))
+        state.coordinator, state.target = event.coordinator, event.target
+        state.active, state.sequence, state.last_start = True, event.sequence, event.at
+        state.phase, state.phase_at = Phase.SETUP, event.at
+        self.stamps.setdefault(names.LAST_START.name, {})[(event.identity.run, str(event.identity.rank))] = event.at
+        if event.coordinator:
+            self._born(event.identity.run, event.target)
+
+    def _sync_ended(self, record: SyncRecord) -> None:
+        run, rank = record.identity.run, str(record.identity.rank)
+        state = self._state(record.identity)
+        seconds = record.duration_ns / 1e9
+        state.active, state.phase, state.phase_at = False, None, None
+        state.sequence, state.last_result, state.last_duration = record.sequence, record.result, seconds
+        phases = record.phase_seconds()
+        waited = phases.get(Phase.BROADCAST, 0.0) + phases.get(Phase.BARRIER, 0.0)
+        self._observe(names.RANK_WAIT, (run, rank), waited)
+        if not record.coordinator:
+            return
+        labels = _target_labels(run, record.target)
+        self._born(run, record.target)
+        self._observe(
+            names.DURATION,
+            (*labels, record.result.value),
+            seconds,
+            Exemplar(trace_id=record.trace_id, value=seconds, at=record.ended_at),
+        )
+        for phase, spent in phases.items():
+            self._observe(names.PHASE_DURATION, (run, phase.value), spent)
+        self._count(names.ATTEMPTS, (*labels, record.result.value), 1)
+        self._count(names.ATTEMPTS, (*labels, Result.FAILURE.value), max(0, record.attempts - 1))
+        server = record.target.server or ""
+        if record.result is Result.SUCCESS:
+            self._stamp(names.LAST_SUCCESS, (run, server), record.ended_at)
+        elif record.result is Result.FAILURE:
+            self._failed(run, record.target, record.cause or FailureCause.UNKNOWN, record.ended_at)
+        if record.checkpoint is not None:
+            state.free_bytes = record.checkpoint.free_bytes
+            if record.checkpoint.bytes and record.checkpoint.fault is None:
+                state.payload_bytes = record.checkpoint.bytes
+        if record.weights_applied is Applied.YES:
+            state.published = record.sequence
+
+    def _process_ended(self, event: ProcessEnded | ProcessLost) -> None:
+        state = self._state(event.identity)
+        if state.alive is False:
+            return
+        was_active = state.active
+        state.alive, state.ended_at, state.how = False, event.at, event.how
+        state.active, state.phase, state.phase_at = False, None, None
+        run = event.identity.run
+        self._count(names.PROCESS_EXITS, (run, event.how.value), 1)
+        if isinstance(event, ProcessLost) and was_active and state.coordinator and event.result is not None:
+            self._count(names.ATTEMPTS, (*_target_labels(run, state.target), event.result.value), 1)
+            if event.result is Result.FAILURE:
+                self._failed(run, state.target, FailureCause.TRAINER_LOST, event.at)
+
+    def _failed(self, run: str, target: Target, cause: FailureCause, at: float) -> None:
+        self._count(names.FAILURES, (*_target_labels(run, target), cause.value), 1)
+        self._stamp(names.LAST_FAILURE, (run, target.server or "", cause.value), at)
+
+    def _count(self, metric: Metric, labels: Labels, by: int) -> None:
+        series = self.counters.setdefault(metric.name, {})
+        series[labels] = series.get(labels, 0) + by
+
+    def _stamp(self, metric: Metric, labels: Labels, at: float) -> None:
+        series = self.stamps.setdefault(metric.name, {})
+        series[labels] = max(series.get(labels, 0.0), at)
+
+    def _observe(self, metric: Metric, labels: Labels, value: float, exemplar: Exemplar | None = None) -> None:
+        self.histograms.setdefault(metric.name, {}).setdefault(labels, Buckets()).observe(value, exemplar)
+
+
+def _target_labels(run: str, target: Target) -> Labels:
+    return (run, target.server or "", target.transport.value)
+
+
+def _of_runs(series: dict[Labels, T], runs: set[str]) -> dict[Labels, T]:
+    return {labels: value for labels, value in series.items() if labels[0] in runs}

@@ -1,0 +1,68 @@
+"""Text that came from outside is data: cut, cleaned of control characters, and without secrets, once, at the door."""
+
+import re
+from urllib.parse import urlsplit, urlunsplit
+
+MAX_BYTES = 8192
+"""Longest text that leaves, in bytes of UTF-8; the true length is kept beside it."""
+
+# C0 without tab and newline, DEL, C1, line and paragraph separators, and the marks that turn the reading direction.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_ANSI = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[@-_]")
+_HIDDEN = "[redacted]"
+_SECRET_KEY = r"[\w.-]*(?:api[_-]?key|authorization|token|secret|passw(?:or)?d|credential)[\w.-]*"
+_SECRETS = (
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{4,}"), rf"\1 {_HIDDEN}"),
+    (re.compile(rf"(?i)([\"']?{_SECRET_KEY}[\"']?\s*[:=]\s*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}}\"']+)"), rf"\1{_HIDDEN}"),
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@\"'<>]+@"), r"\1"),
+    (re.compile(r"(?<=[\w/.])\?[\w.%-]+=[^\s\"'<>)]*"), f"?{_HIDDEN}"),
+    (re.compile(r"\b(?:sk|hf|ghp|xox[bp])[-_][\w-]{8,}"), _HIDDEN),
+)
+
+
+def clean(text: str, *, limit: int = MAX_BYTES) -> str:
+    """Make a text safe to log and to show: no terminal control characters, no secrets, at most ``limit`` bytes.
+
+    Args:
+        text: Any text, for instance the body of an answer.
+        limit: Longest result in bytes of UTF-8.
+    """
+    # A prefix is enough: nothing behind it can survive the cut, and a 10 GB body must not cost its length.
+    text = text[: 2 * limit]
+    text = _CONTROL.sub("", _ANSI.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= limit:
+        return raw.decode("utf-8", "replace")
+    return raw[:limit].decode("utf-8", "ignore")
+
+
+def clean_url(url: str) -> str:
+    """The URL without user, password, query values and fragment; unparsable ones are cleaned as text."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        return clean(urlunsplit((parts.scheme, host, parts.path, "", "")), limit=1024)
+    except ValueError:
+        return clean(url, limit=1024)
+
+
+def server_of(url: str | None) -> str | None:
+    """``host:port`` of a URL, the ``server`` label, or None when there is none to be read.
+
+    Args:
+        url: A base URL such as ``http://10.0.0.7:30000``.
+    """
+    if not isinstance(url, str):
+        return None
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not host:
+        return None
+    port = port or {"https": 443}.get(parts.scheme, 80)
+    shown = f"[{host}]" if ":" in host else host
+    return clean(f"{shown}:{port}", limit=256)
