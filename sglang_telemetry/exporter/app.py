@@ -140,7 +140,7 @@ class Exporter:
         while not self._stop.wait(POLL_SECONDS):
             try:
                 self.refresh()
-                if self._changed and time.monotonic() - self._last_snapshot > SNAPSHOT_SECONDS:
+                if time.monotonic() - self._last_snapshot > SNAPSHOT_SECONDS:
                     with self._lock:
                         self._save()
                         self._retain()
@@ -149,6 +149,8 @@ class Exporter:
 
     def _save(self) -> None:
         self._last_snapshot = time.monotonic()
+        if not self._changed:
+            return
         try:
             snapshot.save(self._settings.folder, self._metrics.tally, self._follower.followed)
             self._changed = False
@@ -160,7 +162,7 @@ class Exporter:
         if self._changed:  # what is not saved must stay readable
             return
         before = time.time() - self._settings.retention_seconds
-        self._metrics.tally.forget(ended_before=before)
+        self._changed = self._metrics.tally.forget(ended_before=before)
         paths = segments(self._settings.folder)
         last = {stem_of(path): path for path in paths}
         sizes = {path: _stat(path) for path in paths}

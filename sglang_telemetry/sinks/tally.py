@@ -133,11 +133,17 @@ class Tally:
             case _:
                 pass
 
-    def forget(self, *, ended_before: float) -> None:
-        """Drop processes that ended before that Unix time, and runs of which no process is left."""
-        for key, state in list(self.processes.items()):
-            if state.ended_at is not None and state.ended_at < ended_before:
-                del self.processes[key]
+    def forget(self, *, ended_before: float) -> bool:
+        """Drop processes that ended before that Unix time, and runs of which no process is left.
+
+        Returns:
+            There was something to forget.
+        """
+        over = [k for k, one in self.processes.items() if one.ended_at is not None and one.ended_at < ended_before]
+        if not over:
+            return False
+        for key in over:
+            del self.processes[key]
         left = {key[0] for key in self.processes}
         self.counters = {
             name: series if name == names.TELEMETRY_ERRORS.name else _of_runs(series, left)
@@ -145,6 +151,7 @@ class Tally:
         }
         self.stamps = {name: _of_runs(series, left) for name, series in self.stamps.items()}
         self.histograms = {name: _of_runs(series, left) for name, series in self.histograms.items()}
+        return True
 
     def _process_started(self, event: ProcessStarted) -> None:
         key = process_key(event.identity)
