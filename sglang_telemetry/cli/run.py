@@ -28,6 +28,8 @@ from sglang_telemetry.journal.launch import LaunchJournal
 from sglang_telemetry.names import DEFAULT_LISTEN, Env
 
 EXPORTER_START_SECONDS = 5.0
+IDLE_SECONDS = 5.0
+"""An exporter that outlived its run, for another one's sake, ends when nobody has lived for so long, or the linger."""
 _SENT_BY_KERNEL = 0x80  # si_code of a signal that a terminal made
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _ASKED_TO_STOP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -75,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     complaint = launch.start()
     if complaint is not None:
         _say(complaint)
-    exporter = _Exporter(folder.absolute(), arguments.listen)
+    exporter = _Exporter(folder.absolute(), arguments.listen, idle_seconds=max(linger, IDLE_SECONDS))
     exporter.start()
     with _BlockedSignals() as before:
         child = _Child(command, launch.environment(), before)
@@ -83,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         launch.ended(code)
         if code != 0 and not child.asked_to_stop:
             exporter.linger(linger)
-    exporter.stop(others=launch.others_live())
-    launch.close()
+        exporter.stop(others=launch.others_live())
+        launch.close()
     return code
 
 
@@ -133,8 +135,8 @@ class _Child:
 class _Exporter:
     """The exporter beside the command: ours, or the one that serves the folder already."""
 
-    def __init__(self, folder: Path, listen: str) -> None:
-        self._folder, self._listen = folder, listen
+    def __init__(self, folder: Path, listen: str, *, idle_seconds: float) -> None:
+        self._folder, self._listen, self._idle_seconds = folder, listen, idle_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._url: str | None = None
 
@@ -143,7 +145,15 @@ class _Exporter:
         if self._url is not None:
             _say(f"metrics at {self._url}/metrics (an exporter serves {self._folder} already)")
             return
-        arguments = ("exporter", "--dir", str(self._folder), "--listen", self._listen, "--exit-when-idle", "60s")
+        arguments = (
+            "exporter",
+            "--dir",
+            str(self._folder),
+            "--listen",
+            self._listen,
+            "--exit-when-idle",
+            f"{self._idle_seconds:g}s",
+        )
         with tempfile.TemporaryFile() as said:
             # In a session of its own: a Ctrl-C at the terminal must not end it before the trainers have ended.
             self._process = subprocess.Popen(
@@ -209,6 +219,8 @@ class _BlockedSignals:
         return {signal.Signals(number) for number in self._before}
 
     def __exit__(self, *exception: object) -> None:
+        while signal.sigtimedwait(_PASSED_ON, 0) is not None:  # meant for a command that is over
+            continue
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
 

@@ -1,0 +1,279 @@
+"""``sglang-telemetry run``: the command's life is the command's own; the exporter beside it is ours."""
+
+import contextlib
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sglang_telemetry.cli.run import script_of
+from sglang_telemetry.exporter.app import serving
+from tests.harness.answers import BUSY, Answers
+from tests.harness.exporter import ExporterProcess
+from tests.harness.processes import wait_until
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def run_command(folder: Path, *command: str, options: tuple[str, ...] = ("--linger", "0s")) -> list[str]:
+    listen = ("--listen", "127.0.0.1:0")
+    return [sys.executable, "-m", "sglang_telemetry", "run", "--dir", str(folder), *listen, *options, "--", *command]
+
+
+def run(folder: Path, *command: str, options: tuple[str, ...] = ("--linger", "0s")) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        run_command(folder, *command, options=options),
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, *command: str, options: tuple[str, ...] = ("--linger", "0s")
+) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        run_command(folder, *command, options=options), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def get(url: str) -> str:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+@pytest.mark.parametrize("code", [0, 1, 77])
+def test_exit_code_is_the_commands(tmp_path: Path, code: int) -> None:
+    """And its output is its own: ours goes to stderr."""
+    done = run(tmp_path, sys.executable, "-c", f"print('out'); raise SystemExit({code})")
+    assert (done.returncode, done.stdout) == (code, "out\n")
+    assert "sglang-telemetry run: metrics at http://127.0.0.1:" in done.stderr
+    wait_until(lambda: serving(tmp_path) is None, "the exporter has ended")
+
+
+def test_death_by_signal_is_128_and_its_number(tmp_path: Path) -> None:
+    """As shells say it."""
+    done = run(tmp_path, sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
+    assert done.returncode == 137
+
+
+def test_environment_of_the_command(tmp_path: Path) -> None:
+    """Folder, run name and launch id reach the command; the name is the script's unless given."""
+    show = (
+        "import os; e = os.environ; "
+        "print([e['SGLANG_TELEMETRY_' + n] for n in ('DIR', 'RUN')], 'SGLANG_TELEMETRY_RUN_ID' in e)"
+    )
+    assert run(tmp_path, sys.executable, "-c", show, options=("--run", "grpo-math")).stdout == (
+        f"['{tmp_path}', 'grpo-math'] False\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["torchrun", "--nproc_per_node", "2", "trainer/train_grpo.py", "--lr", "1"], "train_grpo"),
+        (["python", "-m", "slime.train"], "train"),
+        (["./train"], "train"),
+        (["accelerate", "launch", "a.py", "b.py"], "a"),
+    ],
+)
+def test_run_is_named_after_the_script(command: list[str], name: str) -> None:
+    """The first script in the command."""
+    assert script_of(command) == name
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "code", "says"),
+    [
+        (("--linger", "soon"), ["true"], 2, "no duration"),
+        ((), [], 2, "no command"),
+        ((), ["no-such-command-here"], 127, "no such command"),
+    ],
+)
+def test_bad_command_lines(tmp_path: Path, options: tuple[str, ...], command: list[str], code: int, says: str) -> None:
+    """One line that says what to do, before anything is started."""
+    done = run(tmp_path, *command, options=options)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_malformed_listen(tmp_path: Path) -> None:
+    """Told at once."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sglang_telemetry", "run", "--listen", "tcp://10.0.0.1:80", "--", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "write HOST:PORT" in done.stderr
+
+
+def test_taken_port_does_not_stop_the_training(tmp_path: Path) -> None:
+    """The command runs, the line says what to do, the journals are kept."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run(tmp_path, "true", options=("--listen", listen))
+    assert done.returncode == 0
+    assert "NO METRICS" in done.stderr
+    assert "choose another --listen" in done.stderr
+
+
+def test_folder_that_cannot_be_made_does_not_stop_the_training(tmp_path: Path) -> None:
+    """A file stands where the folder should be."""
+    (tmp_path / "file").write_text("")
+    done = run(tmp_path / "file" / "j", "true")
+    assert done.returncode == 0
+    assert "give --dir a folder that you may write" in done.stderr
+
+
+def test_exporter_that_is_there_is_used(tmp_path: Path) -> None:
+    """A folder has one exporter: ``run`` finds it and leaves it alone."""
+    with ExporterProcess(tmp_path) as exporter:
+        done = run(tmp_path, "true")
+        assert f"metrics at {exporter.url}/metrics (an exporter serves" in done.stderr
+        assert exporter.get("/healthz")
+        second = subprocess.run(
+            [sys.executable, "-m", "sglang_telemetry", "exporter", "--dir", str(tmp_path), "--listen", "127.0.0.1:0"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert second.returncode == 2
+    assert "is served already" in second.stderr
+
+
+def test_exporter_outlives_its_run_as_long_as_it_is_needed(tmp_path: Path) -> None:
+    """Two runs on one folder: the first one's end does not take the metrics from the second."""
+    with running(tmp_path, "sleep", "60") as first:
+        wait_until(lambda: serving(tmp_path) is not None, "the exporter serves")
+        with running(tmp_path, "sleep", "60") as second:
+            wait_until(lambda: len(list(tmp_path.glob("launch-*.jsonl"))) == 2, "the second run has begun")
+            url = serving(tmp_path)
+            first.send_signal(signal.SIGTERM)
+            first.wait(20)
+            assert serving(tmp_path) == url
+            second.send_signal(signal.SIGTERM)
+            second.wait(20)
+    wait_until(lambda: serving(tmp_path) is None, "the exporter has ended by itself", timeout=90)
+
+
+WAITS = (
+    "import signal,sys,time\nsignal.signal(signal.{0}, lambda *a: sys.exit(5))\n"
+    "open(sys.argv[1],'w').close()\ntime.sleep(60)"
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_are_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+    """What another process sends to ``run`` reaches the command, whose exit code is returned."""
+    with running(tmp_path, sys.executable, "-c", WAITS.format(number.name), str(tmp_path / "up")) as process:
+        wait_until((tmp_path / "up").exists, "the command is up")
+        process.send_signal(number)
+        assert process.wait(20) == 5
+
+
+def test_stop_that_was_asked_for_is_no_loss(tmp_path: Path) -> None:
+    """A trainer inside a sync that dies of a passed-on SIGTERM was stopped, not lost: nobody is woken."""
+    with Answers(lambda handler: handler.rfile.read()) as server, ExporterProcess(tmp_path) as exporter:
+        trainer = (sys.executable, "-m", "tests.harness.dying_trainer", str(tmp_path), "raise", "1", server.url)
+        with running(tmp_path, *trainer) as process:
+            wait_until(lambda: exporter.value("weight_sync_active", run="dying", rank="0") == 1.0, "it is in a sync")
+            [journal] = tmp_path.glob("dying-*.jsonl")
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+            os.kill(int(journal.name.split("-")[2]), signal.SIGTERM)  # the fork of that harness has no parent left
+            wait_until(lambda: exporter.total("weight_sync_process_exits_total") == 1.0, "it is gone")
+        assert exporter.total("weight_sync_attempts_total", result="cancelled") == 1.0
+        assert exporter.total("weight_sync_failures_total") == 0.0
+        assert exporter.total("weight_sync_process_exits_total", how="clean") == 1.0
+
+
+def test_interrupted_twice_ends_at_once(tmp_path: Path) -> None:
+    """A command that ignores Ctrl-C, and its child, are gone after the second one."""
+    ignores = (
+        "import signal,subprocess,sys,time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "p=subprocess.Popen(['sleep','60'])\nopen(sys.argv[1],'w').write(str(p.pid))\ntime.sleep(60)"
+    )
+    with running(tmp_path, sys.executable, "-c", ignores, str(tmp_path / "up")) as process:
+        wait_until(lambda: (tmp_path / "up").exists() and (tmp_path / "up").read_text(), "the command is up")
+        child = int((tmp_path / "up").read_text())
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        # Two of the same signal may arrive as one: the third is the second then.
+        with contextlib.suppress(ProcessLookupError):
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 137
+        wait_until(lambda: not _alive(child), "the command's child is gone")
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+    """The terminal interrupts the whole group: ``run`` must not pass on a second one."""
+    counts = (
+        "import signal,sys,time\nn=[0]\nsignal.signal(signal.SIGINT, lambda *a: n.__setitem__(0, n[0]+1))\n"
+        "open(sys.argv[1],'w').close()\nend=time.monotonic()+60\n"
+        "while not n[0] and time.monotonic()<end: time.sleep(0.02)\n"
+        "t=time.monotonic()+0.5\nwhile time.monotonic()<t: time.sleep(0.02)\nsys.exit(10+n[0])"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(
+            sys.executable, run_command(tmp_path, sys.executable, "-c", counts, str(tmp_path / "up")), ENVIRONMENT
+        )
+    wait_until((tmp_path / "up").exists, "the command is up")
+    os.write(terminal, b"\x03")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 11
+
+
+def test_lingers_until_the_last_scrape(tmp_path: Path) -> None:
+    """After a failure the exporter stays until everybody who scraped has come once more; then it goes."""
+    with Answers(BUSY) as server:
+        go = tmp_path / "go"
+        trainer = (
+            f"import os,subprocess,sys,time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
+            f"subprocess.run([sys.executable,'-m','tests.harness.dying_trainer',{str(tmp_path)!r},'raise','1',"
+            f"{server.url!r}])\nsys.exit(3)"
+        )
+        with running(tmp_path, sys.executable, "-c", trainer, options=("--linger", "60s")) as process:
+            wait_until(lambda: serving(tmp_path) is not None, "the exporter serves")
+            url = serving(tmp_path)
+            assert url is not None
+            get(f"{url}/metrics")
+            go.touch()
+            assert process.stderr is not None
+            while "waiting up to 60 s for the last scrape" not in process.stderr.readline():
+                assert process.poll() is None
+            assert 'cause="server_busy"' in get(f"{url}/metrics")
+            assert process.wait(20) == 3
+        wait_until(lambda: serving(tmp_path) is None, "the exporter has ended")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
