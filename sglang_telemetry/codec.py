@@ -30,8 +30,8 @@ _FALLBACK: Mapping[type, enum.Enum] = {
 
 def fields_of(value: Any) -> Any:
     """What ``json.dumps(default=...)`` should make of a dataclass, a mapping or a deque."""
-    if dataclasses.is_dataclass(value):
-        names = value.__dataclass_fields__
+    names = getattr(type(value), "__dataclass_fields__", None)
+    if names is not None:
         return {name: item for name in names if (item := getattr(value, name)) is not None}
     return dict(value) if isinstance(value, Mapping) else list(value)
 

@@ -5,7 +5,6 @@ torch is never imported here: it is looked at only when the trainer has imported
 
 import hashlib
 import os
-import re
 import socket
 import sys
 import uuid
@@ -15,6 +14,7 @@ from typing import Any
 
 from sglang_telemetry.events import Identity
 from sglang_telemetry.names import Env
+from sglang_telemetry.text import clean
 
 _STORE_KEY = "sglang_telemetry/run_id"
 
@@ -143,8 +143,8 @@ def script_name(argv0: str) -> str:
 
 
 def label_value(name: str) -> str:
-    """A run name as a label value: printable, at most 120 characters."""
-    return re.sub(r"[\x00-\x1f\x7f]", "", name).strip()[:120] or "python"
+    """A run name as a label value: printable, at most 120 bytes."""
+    return clean(name, limit=120).replace("\n", " ").strip() or "python"
 
 
 def trace_id(identity: Identity, sequence: int) -> str:

@@ -1,5 +1,6 @@
 """Text that came from outside is data: cut, cleaned of control characters, and without secrets, once, at the door."""
 
+import functools
 import re
 from urllib.parse import urlsplit, urlunsplit
 
@@ -11,12 +12,17 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202
 _ANSI = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[@-_]")
 _HIDDEN = "[redacted]"
 _SECRET_KEY = r"[\w.-]*(?:api[_-]?key|authorization|token|secret|passw(?:or)?d|credential)[\w.-]*"
-_SECRETS = (
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{4,}"), rf"\1 {_HIDDEN}"),
-    (re.compile(rf"(?i)([\"']?{_SECRET_KEY}[\"']?\s*[:=]\s*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}}\"']+)"), rf"\1{_HIDDEN}"),
-    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@\"'<>]+@"), r"\1"),
-    (re.compile(r"(?<=[\w/.])\?[\w.%-]+=[^\s\"'<>)]*"), f"?{_HIDDEN}"),
-    (re.compile(r"\b(?:sk|hf|ghp|xox[bp])[-_][\w-]{8,}"), _HIDDEN),
+# Each with words of which one must be there: looking for those first is what makes a good sync cheap.
+_SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
+    (("bearer", "basic"), re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{4,}"), rf"\1 {_HIDDEN}"),
+    (
+        ("key", "auth", "token", "secret", "passw", "credential"),
+        re.compile(rf"(?i)([\"']?{_SECRET_KEY}[\"']?\s*[:=]\s*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}}\"']+)"),
+        rf"\1{_HIDDEN}",
+    ),
+    (("@",), re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@\"'<>]+@"), r"\1"),
+    (("?",), re.compile(r"(?<=[\w/.])\?[\w.%-]+=[^\s\"'<>)]*"), f"?{_HIDDEN}"),
+    (("sk", "hf", "ghp", "xox"), re.compile(r"\b(?:sk|hf|ghp|xox[bp])[-_][\w-]{8,}"), _HIDDEN),
 )
 
 
@@ -29,15 +35,19 @@ def clean(text: str, *, limit: int = MAX_BYTES) -> str:
     """
     # A prefix is enough: nothing behind it can survive the cut, and a 10 GB body must not cost its length.
     text = text[: 2 * limit]
-    text = _CONTROL.sub("", _ANSI.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
+    if not text.isprintable():
+        text = _CONTROL.sub("", _ANSI.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+    lower = text.lower()
+    for words, pattern, replacement in _SECRETS:
+        if any(word in lower for word in words):
+            text = pattern.sub(replacement, text)
     raw = text.encode("utf-8", "replace")
     if len(raw) <= limit:
         return raw.decode("utf-8", "replace")
     return raw[:limit].decode("utf-8", "ignore")
 
 
+@functools.lru_cache(maxsize=64)
 def clean_url(url: str) -> str:
     """The URL without user, password, query values and fragment; unparsable ones are cleaned as text."""
     try:
@@ -48,13 +58,14 @@ def clean_url(url: str) -> str:
         return clean(url, limit=1024)
 
 
+@functools.lru_cache(maxsize=64)
 def server_of(url: str | None) -> str | None:
     """``host:port`` of a URL, the ``server`` label, or None when there is none to be read.
 
     Args:
         url: A base URL such as ``http://10.0.0.7:30000``.
     """
-    if not isinstance(url, str):
+    if url is None:
         return None
     try:
         parts = urlsplit(url if "://" in url else f"//{url}")

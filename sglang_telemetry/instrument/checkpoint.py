@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 from sglang_telemetry.events import Checkpoint
+from sglang_telemetry.text import clean
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _MAX_HEADER_BYTES = 100 << 20
@@ -31,9 +32,9 @@ def look(path: str | os.PathLike[str], *, deep: bool = False) -> Checkpoint:
                     files += entry.name.endswith(_WEIGHTS)
     except OSError as error:
         parent_free = _free(os.path.dirname(folder))
-        return Checkpoint(path=folder, free_bytes=parent_free, fault=f"{error.strerror or error}")
+        return Checkpoint(path=clean(folder), free_bytes=parent_free, fault=clean(f"{error.strerror or error}"))
     fault = _fault(Path(folder), files) if deep else None
-    return Checkpoint(path=folder, files=files, bytes=total, free_bytes=_free(folder), fault=fault)
+    return Checkpoint(path=clean(folder), files=files, bytes=total, free_bytes=_free(folder), fault=fault)
 
 
 def _free(folder: str) -> int | None:
@@ -57,9 +58,9 @@ def _fault(folder: Path, files: int) -> str | None:
             elif path.name.endswith(".index.json"):
                 fault = _index_fault(path)
             if fault is not None:
-                return f"{path.name}: {fault}"
+                return clean(f"{path.name}: {fault}", limit=500)
     except (OSError, ValueError, RecursionError) as error:
-        return f"cannot be read: {type(error).__name__}: {error}"
+        return clean(f"cannot be read: {type(error).__name__}: {error}", limit=500)
     return None
 
 

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from sglang_telemetry.events import Target
+from sglang_telemetry.identity import process_group
 from sglang_telemetry.instrument.http import RecordingHttp, timeout_of
 from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, watch
 from sglang_telemetry.instrument.sync import Recorder, Sync
@@ -53,8 +54,9 @@ def check(engine: object) -> None:
 
 def target_of(engine: object) -> Target:
     """Where an engine's syncs go, read from its attributes where it has them."""
+    base_url = getattr(engine, "base_url", None)
     return Target(
-        server=server_of(getattr(engine, "base_url", None) or ""),
+        server=server_of(base_url) if isinstance(base_url, str) else None,
         timeout_seconds=timeout_of(getattr(engine, "timeout", None)),
     )
 
@@ -156,8 +158,8 @@ class EngineInstrument:
         restores.append(watch(self._module, "print", self._module.get("print", print), on_print))
 
     def _put_collectives(self, sync: Sync, restores: list[Restore]) -> None:
-        module = sys.modules.get("torch.distributed")
-        distributed: dict[str, Any] = {} if module is None else vars(module)
+        group = process_group()
+        distributed: dict[str, Any] = {} if group is None else vars(group)
         for name, phase in _COLLECTIVES.items():
             if name not in distributed:
                 continue

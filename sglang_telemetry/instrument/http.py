@@ -1,11 +1,12 @@
 """Records the engine's HTTP exchanges: a proxy in front of whatever ``engine.http`` is, and what an answer says."""
 
 import inspect
-import json
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+
+import orjson
 
 from sglang_telemetry.classify import Recorded, first_errno
 from sglang_telemetry.events import Exchange
@@ -15,6 +16,7 @@ from sglang_telemetry.text import clean, clean_url
 UPDATE_PREFIX = "/update_weights_from_"
 MAX_JSON_BYTES = 64 << 10
 
+_TRANSPORTS = {transport.value: transport for transport in Transport}
 _METHODS = frozenset({"get", "post", "put", "patch", "delete", "request"})
 
 
@@ -125,7 +127,7 @@ def is_update(url: str) -> bool:
 def transport_of(url: str) -> Transport:
     """The way the weights travel, from the route."""
     tail = url.partition(UPDATE_PREFIX)[2].partition("?")[0].strip("/")
-    return Transport(tail) if tail in set(Transport) else Transport.DISK
+    return _TRANSPORTS.get(tail, Transport.DISK)
 
 
 def timeout_of(value: Any) -> float | None:
@@ -179,8 +181,8 @@ def _read(body: bytes) -> tuple[bool, bool | None]:
     if body.strip() == b"Internal Server Error":
         return True, None
     try:
-        answer = json.loads(body) if len(body) <= MAX_JSON_BYTES else None
-    except (ValueError, RecursionError):
+        answer = orjson.loads(body) if len(body) <= MAX_JSON_BYTES else None
+    except ValueError:
         return False, None
     if not isinstance(answer, dict) or not {"success", "error", "object", "detail"} & answer.keys():
         return False, None

@@ -27,13 +27,13 @@ class Shadow:
     def __init__(self, owner: object, name: str, original: Callable[..., Any], around: Around) -> None:
         self._owner, self._name, self._original, self._around = owner, name, original, around
         self._was_on_instance = name in vars(owner)
-        functools.update_wrapper(self, original)
+        self.__wrapped__ = original
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._around(self._original, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") and not name.startswith("__"):
+        if (name.startswith("_") and not name.startswith("__")) or name == "__wrapped__":
             raise AttributeError(name)
         return getattr(self._original, name)
 
@@ -87,7 +87,7 @@ class Shared:
         self.original = original
         self.before = before
         self.watchers: tuple[Around, ...] = ()
-        functools.update_wrapper(self, original)
+        self.__wrapped__ = original
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self.original
@@ -96,7 +96,7 @@ class Shared:
         return call(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"original", "before", "watchers"}:
+        if name in {"original", "before", "watchers", "__wrapped__"}:
             raise AttributeError(name)
         return getattr(self.original, name)
 

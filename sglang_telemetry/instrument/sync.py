@@ -151,8 +151,7 @@ class Sync:
         self._attempts += 1
         self._folder = path_in(arguments) or self._folder
         timeout = timeout_of(arguments.get("timeout"))
-        self._target = replace(
-            self._target,
+        self._target = Target(
             server=server_of(url) or self._target.server,
             transport=transport_of(url),
             timeout_seconds=self._target.timeout_seconds if timeout is None else timeout,

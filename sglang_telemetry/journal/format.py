@@ -3,14 +3,15 @@
 A reader accepts unknown fields, unknown members of closed sets and newer minor versions; it refuses another major.
 """
 
-import json
 import re
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from sglang_telemetry import events
-from sglang_telemetry.codec import converter, fields_of
+from sglang_telemetry.codec import converter
 
 VERSION = "1.0"
 SUFFIX = ".jsonl"
@@ -22,8 +23,7 @@ class BadLine(ValueError):
 
 def encode(event: events.Event) -> bytes:
     """One line with its newline."""
-    fields = {"v": VERSION, "event": _KIND_OF[type(event)]} | fields_of(event)
-    return json.dumps(fields, default=fields_of, separators=(",", ":")).encode() + b"\n"
+    return orjson.dumps({"v": VERSION, "event": _KIND_OF[type(event)], "data": event}, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def decode(line: bytes) -> events.Event | None:
@@ -33,13 +33,13 @@ def decode(line: bytes) -> events.Event | None:
         BadLine: The line is torn, is no event, or is of another major version.
     """
     try:
-        fields = json.loads(line)
+        fields = orjson.loads(line)
         version = str(fields["v"])
         if version.partition(".")[0] == VERSION.partition(".")[0]:
             convert = _CONVERTERS.get(fields["event"])
-            event: events.Event | None = convert(fields) if convert else None
+            event: events.Event | None = convert(fields["data"]) if convert else None
             return event
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadLine(f"not an event: {type(error).__name__}: {error}") from error
     raise BadLine(f"journal version {version}: this exporter reads {VERSION}; upgrade it")
 

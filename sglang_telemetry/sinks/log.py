@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO
 
+import orjson
 import structlog
 
 from sglang_telemetry.causes import FailureCause
@@ -27,6 +28,17 @@ from sglang_telemetry.sinks.pretty import render_pretty
 FORMATS = ("auto", "json", "console")
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+# One line a sync is an error: the coordinator's. What other ranks say stands beside it, not instead of it.
+_LEVEL_AND_NAME = {
+    (Result.SUCCESS, True): ("info", LogEvent.SUCCEEDED),
+    (Result.SUCCESS, False): ("debug", LogEvent.SUCCEEDED),
+    (Result.FAILURE, True): ("error", LogEvent.FAILED),
+    (Result.FAILURE, False): ("warning", LogEvent.FAILED),
+    (Result.CANCELLED, True): ("warning", LogEvent.CANCELLED),
+    (Result.CANCELLED, False): ("debug", LogEvent.CANCELLED),
+}
 
 
 class LogSink:
@@ -63,36 +75,30 @@ class LogSink:
 
     def emit(self, event: Event) -> None:
         """Log the event, if it is one that people read."""
-        if isinstance(event, SyncRecord):
-            self._record(event)
-        elif isinstance(event, SyncStarted):
-            self._write("debug", LogEvent.STARTED, _who(event.identity) | _sync(event))
-        elif isinstance(event, EnginePrint):
-            fields = _who(event.identity) | {"sequence": event.sequence, "text": event.text}
-            self._write("debug" if event.recognised else "warning", LogEvent.ENGINE_PRINT, fields)
-        elif isinstance(event, TelemetryError) and event.component not in self._told:
-            self._told.add(event.component)
-            fields = {"component": event.component, "text": event.text, "hint": "the training goes on; said once"}
-            self._write("warning", LogEvent.TELEMETRY_ERROR, fields)
+        match event:
+            case SyncRecord():
+                self._write(*_LEVEL_AND_NAME[event.result, event.coordinator], lambda: record_fields(event))
+            case SyncStarted():
+                self._write("debug", LogEvent.STARTED, lambda: _who(event.identity) | _sync(event))
+            case EnginePrint():
+                level = "debug" if event.recognised else "warning"
+                fields = {"sequence": event.sequence, "text": event.text}
+                self._write(level, LogEvent.ENGINE_PRINT, lambda: _who(event.identity) | fields)
+            case TelemetryError() if event.component not in self._told:
+                self._told.add(event.component)
+                fields = {"component": event.component, "text": event.text, "hint": "the training goes on; said once"}
+                self._write("warning", LogEvent.TELEMETRY_ERROR, lambda: fields)
+            case _:
+                pass
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _record(self, record: SyncRecord) -> None:
-        fields = record_fields(record)
-        if record.result is Result.SUCCESS:
-            self._write("info" if record.coordinator else "debug", LogEvent.SUCCEEDED, fields)
-        elif record.result is Result.CANCELLED:
-            self._write("warning" if record.coordinator else "debug", LogEvent.CANCELLED, fields)
-        else:
-            # One line a sync is an error: the coordinator's. What the others say is beside it, not instead of it.
-            self._write("error" if record.coordinator else "warning", LogEvent.FAILED, fields)
-
-    def _write(self, level: str, event: LogEvent, fields: Mapping[str, Any]) -> None:
+    def _write(self, level: str, event: LogEvent, fields: Callable[[], Mapping[str, Any]]) -> None:
         if not _enabled(_LEVELS[level]):
             return
         method: Callable[..., Any] = getattr(self._log, level)
-        method(event.value, **fields)
+        method(event.value, **fields())
 
     def _render(self, _: Any, level: str, fields: MutableMapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         pretty = self._format == "console" or (self._format == "auto" and _is_terminal(self._stream))
@@ -101,7 +107,7 @@ class LogSink:
         return (_LEVELS[level], str(text)), {"extra": {"sglang_telemetry": dict(fields)}}
 
 
-_JSON = structlog.processors.JSONRenderer(ensure_ascii=False)
+_JSON = structlog.processors.JSONRenderer(serializer=lambda fields, **_: orjson.dumps(fields, default=str).decode())
 
 
 class _Carrier:

@@ -1,0 +1,176 @@
+"""usage: python -m tests.bench"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import rich
+import torch
+from rich.table import Table
+
+import sglang_telemetry
+from sglang_telemetry import JournalSink, LogSink
+from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.events import (
+    Exchange,
+    Identity,
+    PhaseSpan,
+    PhaseStarted,
+    ProcessStarted,
+    SyncRecord,
+    SyncStarted,
+    Target,
+)
+from sglang_telemetry.names import Phase, Result
+from tests.bench.instant import engine
+from tests.harness.exporter import ExporterProcess
+from tests.harness.minimind import SavableModel
+
+PAIRS = 1500
+BIG_PAIRS = 8
+RANKS, SYNCS = 8, 10_000
+
+
+def progress(text: str) -> None:
+    """A long step begins."""
+    rich.print(f"[dim]bench: {text} ...[/dim]")
+
+
+def paired(folder: Path, model: SavableModel, pairs: int) -> tuple[float, float]:
+    """Median seconds of a bare sync, and the median of what observing adds to its neighbour in time."""
+    bare, seen = engine(str(folder / "c")), engine(str(folder / "c"))
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        sinks = [LogSink(fmt="json", stream=nowhere), JournalSink(folder / "j")]
+        with sglang_telemetry.instrument(seen, run="bench", sinks=sinks):
+            took: dict[int, list[float]] = {0: [], 1: []}
+            for number in range(2 * pairs):
+                which = (number + number // 2) % 2  # bare first, seen first, by turns
+                start = time.perf_counter()
+                (bare, seen)[which].update_policy(model)
+                took[which].append(time.perf_counter() - start)
+    added = [b - a for a, b in zip(took[0], took[1], strict=True)]
+    return statistics.median(took[0]), statistics.median(added)
+
+
+def memory(folder: Path) -> tuple[float, float]:
+    """MiB of a process with torch and requests after 50 syncs, and what observing adds; medians of 5 pairs."""
+    sizes: dict[str, list[int]] = {"no": [], "yes": []}
+    environment = os.environ | {"SGLANG_TELEMETRY_DIR": str(folder / "j"), "PYTHONPATH": os.getcwd()}
+    for _ in range(5):
+        for observed in sizes:
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.bench.instant", str(folder / "c"), observed],
+                env=environment,
+                capture_output=True,
+                check=True,
+            )
+            sizes[observed].append(json.loads(done.stdout)["kib"])
+    bare = statistics.median(sizes["no"])
+    return bare / 1024, (statistics.median(sizes["yes"]) - bare) / 1024
+
+
+def fill(folder: Path) -> int:
+    """Journals of 8 ranks with 10,000 syncs each; their bytes."""
+    for rank in range(RANKS):
+        identity = Identity(run="bench", run_id="a" * 32, rank=rank, world_size=RANKS, host="h", pid=1000 + rank)
+        sink = JournalSink(folder)
+        target = Target(server="127.0.0.1:30000", timeout_seconds=120.0)
+        sink.emit(ProcessStarted(identity=identity, at=1.8e9, engine="E", target=target, coordinator=rank == 0))
+        spans = tuple(
+            PhaseSpan(phase=phase, offset_ns=n * 10**7, duration_ns=10**7)
+            for n, phase in enumerate(("setup", "state_dict", "save", "request", "other", "broadcast", "barrier"))
+        )
+        spans = tuple(PhaseSpan(phase=Phase(s.phase), offset_ns=s.offset_ns, duration_ns=s.duration_ns) for s in spans)
+        for number in range(1, SYNCS + 1):
+            failed = number % 100 == 0
+            at = 1.8e9 + number * 10
+            sink.emit(
+                SyncStarted(
+                    identity=identity, sequence=number, at=at, coordinator=rank == 0, trace_id="b" * 32, target=target
+                )
+            )
+            for span in spans[1:]:
+                sink.emit(PhaseStarted(identity=identity, sequence=number, phase=span.phase, offset_ns=span.offset_ns))
+            sink.emit(
+                SyncRecord(
+                    identity=identity,
+                    sequence=number,
+                    started_at=at,
+                    duration_ns=7 * 10**7,
+                    phases=spans,
+                    result=Result.FAILURE if failed else Result.SUCCESS,
+                    cause=FailureCause.SERVER_BUSY if failed else None,
+                    coordinator=rank == 0,
+                    trace_id="b" * 32,
+                    span_id="c" * 16,
+                    target=target,
+                    exchange=Exchange(method="POST", url="http://127.0.0.1:30000/update_weights_from_disk"),
+                )
+            )
+        sink.close()
+    return sum(path.stat().st_size for path in folder.glob("*.jsonl"))
+
+
+def exporter(folder: Path) -> dict[str, float]:
+    """Start, first reading, scrape and memory of an exporter with 8 ranks and 10,000 syncs each."""
+    with ExporterProcess(folder / "empty") as empty:
+        start = empty.start_seconds
+    size = fill(folder / "full")
+    with ExporterProcess(folder / "full") as process:
+        read = process.start_seconds
+        took = []
+        for _ in range(30):
+            begin = time.perf_counter()
+            process.get("/metrics", "application/openmetrics-text")
+            took.append(time.perf_counter() - begin)
+        status = Path(f"/proc/{process.process.pid}/status").read_text()
+        rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    with ExporterProcess(folder / "full") as again:
+        restart = again.start_seconds
+    return {
+        "start": start,
+        "read": read,
+        "restart": restart,
+        "scrape": statistics.median(took),
+        "rss": rss / 1024,
+        "mib": size / 2**20,
+    }
+
+
+def main() -> None:
+    """Measure and show."""
+    torch.set_num_threads(1)
+    table = Table("what", "measured", "target", "", title="cost of observing")
+
+    def row(what: str, value: float, unit: str, target: float) -> None:
+        table.add_row(what, f"{value:.3g} {unit}", f"{target:g} {unit} or less", "ok" if value <= target else "OVER")
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        progress(f"{PAIRS} pairs of small syncs")
+        small, added = paired(folder / "small", SavableModel(), PAIRS)
+        row(f"added to a sync (bare: {small * 1e6:.0f} µs)", added * 1e6, "µs", 250)
+        progress(f"{BIG_PAIRS} pairs of syncs of a 64 M parameter model")
+        big, _ = paired(folder / "big", SavableModel(width=2000, layers=16), BIG_PAIRS)
+        row(f"share of a sync of 64 M parameters (bare: {big * 1e3:.0f} ms)", 100 * added / big, "%", 0.5)
+        progress("memory of 10 trainer processes")
+        bare, more = memory(folder / "memory")
+        row(f"memory added to a trainer (bare: {bare:.0f} MiB)", more, "MiB", 5)
+        progress(f"an exporter with {RANKS} ranks and {SYNCS:,} syncs each")
+        cost = exporter(folder)
+        row("exporter start", cost["start"], "s", 0.5)
+        row(f"exporter memory after reading {cost['mib']:.0f} MiB", cost["rss"], "MiB", 60)
+        row("scrape", cost["scrape"] * 1e3, "ms", 100)
+        row("exporter restart on the same journals", cost["restart"], "s", 0.5)
+        table.add_row("first reading of those journals", f"{cost['read']:.3g} s", "", "")
+    rich.print(table)
+    print(f"bench ok: added_us={added * 1e6:.0f} share_percent={100 * added / big:.3f} memory_mib={more:.1f}")
+
+
+if __name__ == "__main__":
+    main()
