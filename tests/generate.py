@@ -1,4 +1,4 @@
-"""Writes the reference tables of the README from the code, or checks that they are what the code says.
+"""Writes what is generated from the code, the README's tables and the alert's hints, or checks that it is up to date.
 
 usage: python -m tests.generate [--check]
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.names import METRICS
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
 
 
 def metrics_table() -> str:
@@ -27,26 +27,44 @@ def causes_table() -> str:
     return "\n".join(["| cause | first |", "|---|---|", *rows])
 
 
-def generated(text: str) -> str:
-    """The README with its tables made anew."""
-    for name, table in (("metrics", metrics_table()), ("causes", causes_table())):
-        pattern = rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)"
-        text, count = re.subn(pattern, lambda m, t=table: m[1] + t + m[2], text, flags=re.S)  # type: ignore[misc]
+def first_annotation() -> str:
+    """The alert's annotation ``first``: the hint of the cause in its labels."""
+    lines = []
+    for number, cause in enumerate(FailureCause):
+        test = "{{ if" if number == 0 else "{{- else if"
+        lines += [f'{test} eq $labels.cause "{cause}" -}}}}', cause.hint]
+    branches = "\n            ".join([*lines, "{{- end }}"])
+    return f"          first: >-\n            {branches}"
+
+
+def generated(path: Path, blocks: dict[str, str]) -> str:
+    """A file with its marked blocks made anew."""
+    text = path.read_text()
+    for name, block in blocks.items():
+        pattern = rf"((?:<!--|#) generated: {name}(?: -->)?\n).*?(\n *(?:<!--|#) end(?: -->)?\n)"
+        text, count = re.subn(pattern, lambda m, b=block: m[1] + b + m[2], text, flags=re.S)  # type: ignore[misc]
         if count != 1:
-            raise SystemExit(f"README.md: no place marked for the table of {name}")
+            raise SystemExit(f"{path}: no place marked for {name}")
     return text
 
 
 def main() -> int:
     """Write or check."""
-    before = README.read_text()
-    after = generated(before)
+    stale = []
+    for path, blocks in (
+        (ROOT / "README.md", {"metrics": metrics_table(), "causes": causes_table()}),
+        (ROOT / "alerts/rules/weight_sync.yml", {"first": first_annotation()}),
+    ):
+        text = generated(path, blocks)
+        if text != path.read_text():
+            stale.append(path.name)
+            if "--check" not in sys.argv:
+                path.write_text(text)
     if "--check" in sys.argv:
-        if after != before:
-            print("README.md: its tables are not what the code says: run `make assets`")
-        return int(after != before)
-    README.write_text(after)
-    print("assets ok: the tables of README.md")
+        if stale:
+            print(f"not what the code says: {', '.join(stale)}; run `make assets`")
+        return int(bool(stale))
+    print(f"assets ok: {', '.join(stale) or 'all up to date'}")
     return 0
 
 

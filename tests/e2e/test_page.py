@@ -1,0 +1,106 @@
+"""From a failure to a phone, on the real Prometheus and the real Alertmanager."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_survives_the_crash import die
+from tests.harness.alertmanager import Alertmanager
+from tests.harness.answers import Answers
+from tests.harness.exporter import ExporterProcess
+from tests.harness.processes import wait_until
+from tests.harness.prometheus import Prometheus
+from tests.harness.webhook import Webhook
+
+RULES = Path(__file__).parents[2] / "alerts" / "rules" / "weight_sync.yml"
+TEXT = b'{"success":false,"message":"Weights were updated, but the cache was not flushed because ..."}'
+
+
+@dataclass
+class Stack:
+    """All that stands between a trainer and a phone."""
+
+    journals: Path
+    exporter: ExporterProcess
+    prometheus: Prometheus
+    webhook: Webhook
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    with Webhook() as webhook, Alertmanager(tmp_path / "am", webhook.url) as alertmanager:
+        with ExporterProcess(tmp_path / "j") as exporter:
+            target = exporter.url.removeprefix("http://")
+            with Prometheus(
+                tmp_path / "p", {"trainer": target}, rule_files=(RULES,), alertmanager=alertmanager.address
+            ) as prometheus:
+                prometheus.wait_for("up == 1")
+                yield Stack(tmp_path / "j", exporter, prometheus, webhook)
+
+
+def test_twenty_failures_twenty_pages(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of twenty processes fails once and is gone; each is paged once, with its cause, also the one that vanished.
+
+    How long a page took is printed, not asserted: the machine may be busy. The bound of the wait is generous.
+    """
+    took = []
+    for number in range(20):
+        how = ("raise", "_exit", "kill", "kill_in_request")[number % 4]
+        with Answers((400, TEXT)) as server:  # a server of its own, so that each failure is an alert of its own
+            failed_at = time.time()
+            die(stack.journals, how, 1, server.url)
+            cause = "trainer_lost" if how == "kill_in_request" else "server_busy"
+            wait_until(
+                lambda s=server, c=cause: stack.webhook.of("firing", server=s.server, cause=c),  # type: ignore[misc]
+                f"the page of failure {number + 1}",
+                timeout=60,
+            )
+            [page] = stack.webhook.of("firing", server=server.server)
+            took.append(page.at - failed_at)
+    assert len(stack.webhook.pages) == 20
+    assert page.annotations["runbook_url"] == "runbooks/WeightSyncFailed.md#trainer_lost"
+    assert page.annotations["first"].startswith("look for the out-of-memory killer")
+    with capsys.disabled():
+        slow = sorted(took)
+        print(f" [start of the process to page: median {slow[10]:.2f} s, worst {slow[-1]:.2f} s]", end="")
+
+
+def test_exporter_that_goes_away_does_not_resolve(stack: Stack) -> None:
+    """The run and its exporter end, all series go stale at once: the alert goes on firing, nothing is resolved."""
+    with Answers((400, TEXT)) as server:
+        die(stack.journals, "raise", 1, server.url)
+        wait_until(lambda: stack.webhook.of("firing"), "the page", timeout=60)
+    stack.exporter.close()
+    stack.prometheus.wait_for("up == 0")
+    gone_at = time.time()
+    wait_until(
+        lambda: (stack.prometheus.value("timestamp(ALERTS{alertstate='firing'})") or 0) > gone_at + 3,
+        "three more evaluations with the alert firing",
+    )
+    assert stack.prometheus.query("weight_sync_last_failure_timestamp_seconds") == []
+    assert stack.webhook.of("resolved") == []
+    assert len(stack.webhook.of("firing")) == 1
+
+
+def test_later_success_resolves(stack: Stack) -> None:
+    """The next process of the run succeeds: the page is taken back."""
+    busy = (400, TEXT)
+    with Answers(busy, (200, b'{"success":true,"message":"ok"}')) as server:
+        die(stack.journals, "raise", 1, server.url)
+        wait_until(lambda: stack.webhook.of("firing"), "the page", timeout=60)
+        die(stack.journals, "raise", 1, server.url)
+        wait_until(lambda: stack.prometheus.alerts() == [], "no alert is left", timeout=60)
+
+
+def test_exemplars_arrive(stack: Stack) -> None:
+    """Prometheus keeps the trace id beside the duration."""
+    with Answers((400, TEXT)) as server:
+        die(stack.journals, "raise", 1, server.url)
+    wait_until(
+        lambda: stack.prometheus.exemplars("weight_sync_duration_seconds_bucket"), "an exemplar is there", timeout=30
+    )
+    [found] = stack.prometheus.exemplars("weight_sync_duration_seconds_bucket")
+    assert [len(one["labels"]["trace_id"]) for one in found["exemplars"]] == [32]

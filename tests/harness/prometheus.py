@@ -1,0 +1,98 @@
+"""Debian's Prometheus with a configuration of its own, on a free port of the loopback."""
+
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from tests.harness.processes import Child, free_port, tool, wait_until
+
+SESSION = requests.Session()
+SESSION.trust_env = False  # the loopback is not asked through a proxy
+
+
+class Prometheus:
+    """A running Prometheus.
+
+    Args:
+        folder: For its configuration, data and log.
+        targets: Job name to ``host:port``.
+        rule_files: Alert rules.
+        alertmanager: ``host:port`` to send alerts to.
+        interval: Of scrapes and evaluations.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        targets: dict[str, str],
+        *,
+        rule_files: tuple[Path, ...] = (),
+        alertmanager: str | None = None,
+        interval: str = "1s",
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        configuration: dict[str, Any] = {
+            "global": {"scrape_interval": interval, "evaluation_interval": interval},
+            "rule_files": [str(path) for path in rule_files],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in targets.items()
+            ],
+        }
+        if alertmanager is not None:
+            configuration["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+        address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{address}"
+        self._child = Child(
+            [
+                tool("prometheus"),
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address={address}",
+                "--enable-feature=exemplar-storage",
+            ],
+            folder / "prometheus.log",
+        )
+        self._child.wait_until(self._ready, "Prometheus is ready")
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The result of an instant query."""
+        answer = SESSION.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=10).json()
+        assert answer["status"] == "success", answer
+        return list(answer["data"]["result"])
+
+    def value(self, expression: str) -> float | None:
+        """The one value of an instant query, None when there is none."""
+        result = self.query(expression)
+        return float(result[0]["value"][1]) if result else None
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Alerts that are pending or firing."""
+        return list(SESSION.get(f"{self.url}/api/v1/alerts", timeout=10).json()["data"]["alerts"])
+
+    def exemplars(self, expression: str) -> list[dict[str, Any]]:
+        """Exemplars of the last hour."""
+        parameters = {"query": expression, "start": "0", "end": "4102444800"}
+        return list(SESSION.get(f"{self.url}/api/v1/query_exemplars", params=parameters, timeout=10).json()["data"])
+
+    def wait_for(self, expression: str, timeout: float = 30.0) -> None:
+        """Wait until a query has a result."""
+        wait_until(lambda: self.query(expression), f"Prometheus has {expression}", timeout)
+
+    def close(self) -> None:
+        """Stop it."""
+        self._child.close()
+
+    def __enter__(self) -> "Prometheus":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _ready(self) -> bool:
+        try:
+            return SESSION.get(f"{self.url}/-/ready", timeout=1).status_code == 200
+        except requests.RequestException:
+            return False
