@@ -20,6 +20,7 @@ services: $(READY)
 	@bash tests/harness/services.sh
 
 demo: $(READY) services
+	@if [ "$(SGLANG)" = real ]; then bash tests/real_sglang/setup.sh .venv-sglang; fi
 	@$(PY) -m tests.demo --sglang "$(SGLANG)" --keep "$(KEEP)"
 
 test: $(READY) services

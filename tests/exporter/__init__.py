@@ -1,0 +1,1 @@
+"""The exporter: settings, snapshot, and following journals."""

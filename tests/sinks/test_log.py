@@ -1,0 +1,426 @@
+"""The log line: once, wherever the host's logging goes, and nothing of the host's is touched."""
+
+import contextlib
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.events import EnginePrint, Event, Exchange, ProcessStarted, SyncRecord, TelemetryError
+from sglang_telemetry.names import LOGGER, Applied, Component, Result
+from sglang_telemetry.sinks.log import LogSink, hint, record_fields
+from tests.sinks import SERVER, begun, ended, failed, record, started, who
+
+CANCELLED = record(who(0), result=Result.CANCELLED)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """It does not ask."""
+        return True
+
+
+class Keeping(logging.Handler):
+    """The host's handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record."""
+        self.records.append(record)
+
+
+@contextlib.contextmanager
+def host_logging(*handlers: logging.Handler, level: int = logging.WARNING) -> Iterator[None]:
+    """The root logger as a host has it; pytest's own handlers are put aside."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    try:
+        yield
+    finally:
+        root.handlers[:], level = before
+        root.setLevel(level)
+
+
+@contextlib.contextmanager
+def our_level(level: int) -> Iterator[None]:
+    """The level that a user sets for our logger."""
+    logger = logging.getLogger(LOGGER)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def lines(*events: Event, fmt: str = "json") -> list[dict[str, object]]:
+    """What an unconfigured host gets, as objects."""
+    stream = io.StringIO()
+    with host_logging():
+        sink = LogSink(fmt=fmt, stream=stream)
+        for event in events:
+            sink.emit(event)
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def tree() -> list[tuple[str, object]]:
+    """Handlers, levels and switches of the loggers that a host could care for."""
+    loggers = [logging.getLogger(), logging.getLogger(LOGGER)]
+    return [
+        (one.name, (one.handlers[:], one.level, one.propagate, one.disabled, one.filters[:])) for one in loggers
+    ] + [
+        (
+            "manager",
+            (logging.root.manager.disable, logging.lastResort, logging.getLoggerClass(), logging.raiseExceptions),
+        )
+    ]
+
+
+def test_host_without_logging() -> None:
+    """The line goes to stderr all the same, once."""
+    script = (
+        "from sglang_telemetry import LogSink; from tests.sinks import failed, who\n"
+        "LogSink(fmt='json').emit(failed(who(0)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    assert json.loads(line)["event"] == "weight_sync.failed"
+    assert done.stdout == ""
+
+
+def test_stderr_is_looked_up_at_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A host that swaps sys.stderr later gets the line where it wants it."""
+    with host_logging():
+        sink = LogSink(fmt="json")
+        sink.emit(failed(who(0)))
+        assert capsys.readouterr().err.count("\n") == 1
+        swapped = io.StringIO()
+        with contextlib.redirect_stderr(swapped):
+            sink.emit(failed(who(0)))
+        assert swapped.getvalue().count("\n") == 1
+        assert capsys.readouterr().err == ""
+
+
+def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A detached process has none; that is no error."""
+    with host_logging():
+        monkeypatch.setattr(sys, "stderr", None)
+        for fmt in ("auto", "json", "console"):
+            LogSink(fmt=fmt).emit(failed(who(0)))
+
+
+def test_host_with_a_handler(capsys: pytest.CaptureFixture[str]) -> None:
+    """It gets our record exactly once, and our own stream gets nothing."""
+    host, stream = Keeping(), io.StringIO()
+    with host_logging(host):
+        LogSink(fmt="json", stream=stream).emit(failed(who(0)))
+    (seen,) = host.records
+    assert (seen.name, seen.levelno, json.loads(seen.getMessage())["event"]) == (
+        LOGGER,
+        logging.ERROR,
+        "weight_sync.failed",
+    )
+    assert vars(seen)["sglang_telemetry"]["http.response.status_code"] == 500
+    assert (stream.getvalue(), *capsys.readouterr()) == ("", "", "")
+
+
+def test_percent_signs_are_text() -> None:
+    """A server that says "100 %s" breaks no formatting."""
+    host = Keeping()
+    with host_logging(host):
+        LogSink(fmt="json").emit(failed(who(0), error_text="100 %s %d {x}"))
+    assert json.loads(host.records[0].getMessage())["error.message"] == "100 %s %d {x}"
+
+
+def test_nothing_of_the_hosts_is_changed() -> None:
+    """Neither structlog's configuration nor a logger, handler or level."""
+    structlog.reset_defaults()
+    before, structlog_before = tree(), structlog.get_config()
+    for handlers in ((), (Keeping(),)):
+        with host_logging(*handlers):
+            inside = tree()
+            sink = LogSink(fmt="console", stream=io.StringIO())
+            for event in (started(who(0)), begun(who(0)), failed(who(0)), record(who(0)), ended(who(0))):
+                sink.emit(event)
+            sink.close()
+            assert tree() == inside
+    assert tree() == before
+    assert structlog.get_config() == structlog_before
+    assert not structlog.is_configured()
+
+
+def test_host_that_configured_structlog() -> None:
+    """Its processors do not see our line, and its configuration stays."""
+    seen: list[object] = []
+
+    def processor(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        seen.append(fields)
+        return fields
+
+    structlog.configure(processors=[processor, structlog.processors.KeyValueRenderer()])
+    try:
+        configured = structlog.get_config()
+        assert len(lines(failed(who(0)))) == 1
+        assert structlog.get_config() == configured
+        assert seen == []
+    finally:
+        structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("fmt", "environ", "stream", "is_json"),
+    [
+        ("json", None, Terminal(), True),
+        ("console", None, io.StringIO(), False),
+        ("auto", None, io.StringIO(), True),
+        ("auto", None, Terminal(), False),
+        (None, None, io.StringIO(), True),
+        (None, None, Terminal(), False),
+        (None, "console", io.StringIO(), False),
+        (None, "json", Terminal(), True),
+        ("json", "console", io.StringIO(), True),
+        (None, "nonsense", io.StringIO(), True),
+    ],
+)
+def test_format(
+    fmt: str | None, environ: str | None, stream: io.StringIO, is_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pretty on a terminal and JSON otherwise, unless the argument or the environment says it."""
+    monkeypatch.delenv("SGLANG_TELEMETRY_LOG_FORMAT", raising=False)
+    if environ is not None:
+        monkeypatch.setenv("SGLANG_TELEMETRY_LOG_FORMAT", environ)
+    with host_logging():
+        LogSink(fmt=fmt, stream=stream).emit(failed(who(0)))
+    assert stream.getvalue().startswith("{") == is_json
+    assert "weight_sync.failed" in stream.getvalue()
+
+
+@pytest.mark.parametrize("fmt", ["", "JSON", "xml"])
+def test_invalid_format(fmt: str) -> None:
+    """A mistake of the caller is said at once, with what is allowed."""
+    with pytest.raises(ValueError, match="auto, json, console"):
+        LogSink(fmt=fmt)
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (record(who(0)), "info"),
+        (record(who(1)), "debug"),
+        (failed(who(0)), "error"),
+        (failed(who(1), cause=FailureCause.PEER), "warning"),
+        (CANCELLED, "warning"),
+        (replace(CANCELLED, coordinator=False), "debug"),
+        (begun(who(0)), "debug"),
+        (EnginePrint(identity=who(0), sequence=1, text="hello"), "warning"),
+        (EnginePrint(identity=who(0), sequence=1, text="hello", recognised=True), "debug"),
+        (TelemetryError(identity=None, component=Component.LOG, text="x"), "warning"),
+        (started(who(0)), None),
+        (ended(who(0)), None),
+    ],
+)
+def test_levels(event: Event, level: str | None) -> None:
+    """One line a sync is an error: the coordinator's."""
+    host = Keeping()
+    with host_logging(host, level=logging.DEBUG):
+        LogSink(fmt="json").emit(event)
+    assert [one.levelname.lower() for one in host.records] == ([level] if level else [])
+    assert [json.loads(one.getMessage())["level"] for one in host.records] == ([level] if level else [])
+
+
+def test_unconfigured_host_gets_info_and_above() -> None:
+    """A successful sync is one line of the coordinator; debug lines are for those who ask."""
+    assert [line["event"] for line in lines(begun(who(0)), record(who(0)), record(who(1)))] == ["weight_sync.succeeded"]
+
+
+def test_level_of_our_logger_is_respected() -> None:
+    """Up and down, with and without handlers."""
+    with our_level(logging.ERROR):
+        assert lines(record(who(0)), failed(who(1))) == []
+        assert len(lines(failed(who(0)))) == 1
+    with our_level(logging.DEBUG):
+        assert len(lines(begun(who(0)), record(who(1)))) == 2
+    host = Keeping()
+    with our_level(logging.CRITICAL), host_logging(host, level=logging.DEBUG):
+        LogSink(fmt="json").emit(failed(who(0)))
+    assert host.records == []
+
+
+def test_level_of_the_host_is_respected() -> None:
+    """The root's level holds for us as for everybody."""
+    host = Keeping()
+    with host_logging(host, level=logging.WARNING):
+        sink = LogSink(fmt="json")
+        sink.emit(record(who(0)))
+        sink.emit(failed(who(0)))
+    assert [one.levelno for one in host.records] == [logging.ERROR]
+
+
+@pytest.mark.parametrize("handlers", [(), (Keeping(),)])
+def test_logging_disable_is_respected(handlers: tuple[Keeping, ...]) -> None:
+    """Who switched logging off gets nothing."""
+    stream = io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with host_logging(*handlers, level=logging.DEBUG):
+            LogSink(fmt="json", stream=stream).emit(failed(who(0)))
+    finally:
+        logging.disable(logging.NOTSET)
+    assert stream.getvalue() == ""
+    assert all(handler.records == [] for handler in handlers)
+
+
+def test_fields_of_a_failure() -> None:
+    """All that is known of it, under its attribute names, as one object."""
+    (line,) = lines(failed(who(0), version="step-3", reached_before=True))
+    assert str(line.pop("timestamp")).endswith("Z")
+    assert line == {
+        "event": "weight_sync.failed",
+        "level": "error",
+        "run": "grpo",
+        "run_id": "one",
+        "rank": 0,
+        "world_size": 2,
+        "host.name": "node-1",
+        "process.pid": 100,
+        "sequence": 1,
+        "version": "step-3",
+        "server": SERVER,
+        "transport": "disk",
+        "trace_id": f"{1:032x}",
+        "span_id": f"{1:016x}",
+        "result": "failure",
+        "duration_seconds": 4.0,
+        "phases": {"setup": 1.0, "request": 2.0, "barrier": 1.0},
+        "weights_applied": "no",
+        "attempts": 1,
+        "cause": "server_error",
+        "hint": FailureCause.SERVER_ERROR.hint,
+        "runbook": "runbooks/WeightSyncFailed.md#server_error",
+        "error.type": "500",
+        "error.message": "500 Server Error",
+        "http.request.method": "POST",
+        "url.full": f"http://{SERVER}/update_weights_from_disk",
+        "http.response.status_code": 500,
+        "http.response.body.size": 44,
+        "response_text": '{"success": false, "message": "no such key"}',
+        "request_seconds": 2.0,
+        "timeout_seconds": 60.0,
+        "checkpoint.path": "/dev/shm/w",
+        "checkpoint.files": 2,
+        "checkpoint.bytes": 2048,
+        "free_bytes": 4096,
+    }
+
+
+def test_unknown_values_are_left_out() -> None:
+    """No field says null."""
+    (line,) = lines(record(who(0)))
+    assert None not in line.values()
+    assert not {"cause", "hint", "error.type", "response_text", "version", "checkpoint.path"} & line.keys()
+
+
+def test_json_keeps_other_scripts() -> None:
+    """A person reads the line, not its escapes."""
+    stream = io.StringIO()
+    with host_logging():
+        LogSink(fmt="json", stream=stream).emit(failed(who(0), error_text="模型"))
+    assert "模型" in stream.getvalue()
+
+
+def test_console_says_what_to_do() -> None:
+    """Status, cause, the server's words, the hint, the phases and the trace, for somebody at 3 a.m."""
+    stream = io.StringIO()
+    with host_logging():
+        LogSink(fmt="console", stream=stream).emit(failed(who(0)))
+    text = stream.getvalue()
+    for part in (
+        "ERROR",
+        "weight_sync.failed",
+        SERVER,
+        "500",
+        "server_error",
+        'server: "no such key"',
+        FailureCause.SERVER_ERROR.hint,
+        "phases: setup 1.00 | request 2.00 | barrier 1.00",
+        f"trace {1:032x}",
+        "rank=0",
+    ):
+        assert part in text, part
+
+
+@pytest.mark.parametrize("fmt", ["json", "console"])
+def test_every_event_is_rendered(fmt: str) -> None:
+    """With every cause, and with nothing known but that it failed."""
+    stream = io.StringIO()
+    bare = replace(record(who(0)), result=Result.FAILURE, phases=(), duration_ns=0)
+    causes = [failed(who(0), cause=cause, weights_applied=applied) for cause in FailureCause for applied in Applied]
+    empty = Exchange(method="POST", url="http://h/x")
+    with host_logging(), our_level(logging.DEBUG):
+        sink = LogSink(fmt=fmt, stream=stream)
+        for event in (bare, replace(bare, exchange=empty), *causes, begun(who(0)), record(who(1)), CANCELLED):
+            sink.emit(event)
+        sink.emit(EnginePrint(identity=who(0), sequence=1, text="line\nline"))
+    assert stream.getvalue().count("weight_sync.") >= len(causes) + 5
+
+
+def test_hint_of_an_unreachable_server() -> None:
+    """Whether it had ever answered says where to look."""
+    refused: SyncRecord = failed(who(0), cause=FailureCause.UNREACHABLE)
+    assert hint(refused).endswith("(never reached since start)")
+    assert hint(replace(refused, reached_before=True)).endswith("(it answered before: it went away)")
+    assert "closed the connection" in hint(replace(refused, weights_applied=Applied.UNKNOWN))
+
+
+def test_hint_when_the_weights_are_new_all_the_same() -> None:
+    """It is said that they must not be sent again, but not by a rank that cannot know."""
+    assert "do not send them again" in hint(failed(who(0), weights_applied=Applied.YES))
+    assert hint(failed(who(0), cause=FailureCause.PEER, weights_applied=Applied.YES)) == FailureCause.PEER.hint
+    assert hint(record(who(0))) == ""
+
+
+def test_errors_of_our_own_are_said_once_a_component() -> None:
+    """The training goes on, and so does the log."""
+    errors = [
+        TelemetryError(identity=None, component=component, text=f"{component} {number}", count=number)
+        for number in (1, 2, 3)
+        for component in (Component.JOURNAL, Component.TRACES)
+    ]
+    told = lines(*errors)
+    assert [(line["event"], line["component"], line["text"]) for line in told] == [
+        ("telemetry.error", "journal", "journal 1"),
+        ("telemetry.error", "traces", "traces 1"),
+    ]
+
+
+def test_stream_that_is_closed_raises_for_the_guard() -> None:
+    """The sink may raise, so that the error is counted by whoever guards it."""
+    stream = io.StringIO()
+    stream.close()
+    with host_logging(), pytest.raises(ValueError):
+        LogSink(fmt="json", stream=stream).emit(failed(who(0)))
+
+
+def test_record_fields_are_json() -> None:
+    """Every value can be written by any logger of the host's."""
+    assert json.loads(json.dumps(record_fields(failed(who(0))))) == record_fields(failed(who(0)))
+
+
+def test_process_events_are_not_for_people() -> None:
+    """A start is the journal's business."""
+    assert isinstance(started(who(0)), ProcessStarted)
+    assert lines(started(who(0)), ended(who(0))) == []

@@ -1,0 +1,443 @@
+"""The metrics, as a scrape sees them."""
+
+import shutil
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.parser import text_string_to_metric_families
+
+from sglang_telemetry import names
+from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.events import (
+    Checkpoint,
+    Event,
+    ProcessLost,
+    ProcessUnwatched,
+    Target,
+    TelemetryError,
+)
+from sglang_telemetry.names import Applied, Component, Exit, Phase, Result
+from sglang_telemetry.sinks.metrics import MetricsSink
+from tests.sinks import SERVER, START, begun, ended, entered, failed, record, started, who
+
+TARGET_LABELS = {"run": "grpo", "server": SERVER, "transport": "disk"}
+
+
+class Scrape:
+    """A sink with a registry of its own.
+
+    Args:
+        events: Fed at once.
+    """
+
+    def __init__(self, *events: Event) -> None:
+        self.registry = CollectorRegistry()
+        self.sink = MetricsSink(self.registry)
+        self.feed(*events)
+
+    def feed(self, *events: Event) -> None:
+        """Feed more."""
+        for event in events:
+            self.sink.emit(event)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """One sample, None where there is no such series."""
+        return self.registry.get_sample_value(f"weight_sync_{name}", labels)
+
+    def series(self, name: str) -> dict[tuple[str, ...], float]:
+        """All samples of that name, by the values of their labels in the order of the labels' names."""
+        return {
+            tuple(value for _, value in sorted(sample.labels.items())): sample.value
+            for family in self.registry.collect()
+            for sample in family.samples
+            if sample.name == f"weight_sync_{name}"
+        }
+
+    def failures(self, cause: FailureCause) -> float | None:
+        """Failures with that cause."""
+        return self.value("failures_total", **TARGET_LABELS, cause=cause.value)
+
+
+def lost(rank: int, result: Result | None = Result.FAILURE, how: Exit = Exit.LOST) -> ProcessLost:
+    """A trainer vanished."""
+    return ProcessLost(identity=who(rank), at=START + 12, how=how, result=result)
+
+
+def everything() -> Scrape:
+    """A run in which all families have a sample."""
+    scrape = Scrape(started(who(0), versions={"torch": "2"}), started(who(1)))
+    for number, make in enumerate((record, failed, record), 1):
+        at = START + 100 * number
+        for rank in (0, 1):
+            scrape.feed(begun(who(rank), number, at=at), make(who(rank), number, at=at))
+    scrape.feed(
+        record(who(0), 4, at=START + 400, checkpoint=Checkpoint(path="/w", files=1, bytes=10, free_bytes=20)),
+        begun(who(0), 5, at=START + 500),
+        entered(who(0), Phase.REQUEST, 5),
+        TelemetryError(identity=None, component=Component.JOURNAL, text="x", count=3),
+    )
+    return scrape
+
+
+def test_nothing_before_the_first_event() -> None:
+    """All families are announced, none has a sample."""
+    scrape = Scrape()
+    families = list(scrape.registry.collect())
+    assert [family.name for family in families] == [metric.name for metric in names.METRICS]
+    assert [family.samples for family in families] == [[]] * len(families)
+
+
+def test_failures_exist_at_zero_before_the_first() -> None:
+    """All 17 causes of the target, or increase() would miss the first failure."""
+    scrape = Scrape(started(who(0)))
+    assert len(FailureCause) == 17
+    assert scrape.series("failures_total") == {(cause.value, "grpo", SERVER, "disk"): 0.0 for cause in FailureCause}
+    assert scrape.series("attempts_total") == {(result.value, "grpo", SERVER, "disk"): 0.0 for result in Result}
+    assert scrape.series("process_exits_total") == {(how.value, "grpo"): 0.0 for how in Exit}
+    assert scrape.series("telemetry_errors_total") == {(component.value,): 0.0 for component in Component}
+
+
+def test_failures_of_a_target_that_shows_late_exist_at_its_first_sync() -> None:
+    """The engine did not say its address: the series are there from the start of the first sync."""
+    scrape = Scrape(started(who(0), target=Target()))
+    assert scrape.series("failures_total") == {}
+    scrape.feed(begun(who(0)))
+    assert set(scrape.series("failures_total").values()) == {0.0}
+    assert len(scrape.series("failures_total")) == 17
+
+
+def test_two_ranks_one_failure() -> None:
+    """All ranks of a sync fail together; it is counted once, by the coordinator."""
+    scrape = Scrape(*(started(who(rank)) for rank in (0, 1)), *(begun(who(rank)) for rank in (0, 1)))
+    scrape.feed(failed(who(1), cause=FailureCause.PEER), failed(who(0)))
+    assert scrape.failures(FailureCause.SERVER_ERROR) == 1.0
+    assert scrape.failures(FailureCause.PEER) == 0.0
+    assert scrape.value("attempts_total", **TARGET_LABELS, result="failure") == 1.0
+    assert scrape.value("duration_seconds_count", **TARGET_LABELS, result="failure") == 1.0
+    assert sum(scrape.series("failures_total").values()) == 1.0
+
+
+def test_success() -> None:
+    """Duration, phases, stamps, version and size of one sync of 4 s."""
+    checkpoint = Checkpoint(path="/w", files=1, bytes=1000, free_bytes=5000)
+    scrape = Scrape(started(who(0)), begun(who(0)), record(who(0), checkpoint=checkpoint))
+    assert scrape.value("duration_seconds_sum", **TARGET_LABELS, result="success") == 4.0
+    assert scrape.value("duration_seconds_bucket", **TARGET_LABELS, result="success", le="2.5") == 0.0
+    assert scrape.value("duration_seconds_bucket", **TARGET_LABELS, result="success", le="5.0") == 1.0
+    assert scrape.value("duration_seconds_bucket", **TARGET_LABELS, result="success", le="+Inf") == 1.0
+    assert scrape.series("phase_duration_seconds_sum") == {
+        ("setup", "grpo"): 1.0,
+        ("request", "grpo"): 2.0,
+        ("barrier", "grpo"): 1.0,
+    }
+    assert scrape.series("rank_wait_seconds_sum") == {("0", "grpo"): 1.0}
+    assert scrape.series("last_start_timestamp_seconds") == {("0", "grpo"): START + 10}
+    assert scrape.series("last_success_timestamp_seconds") == {("grpo", SERVER): START + 14}
+    assert scrape.series("last_failure_timestamp_seconds") == {}
+    assert scrape.series("published_version") == {("grpo", SERVER): 1.0}
+    assert scrape.series("payload_bytes") == {("grpo",): 1000.0}
+    assert scrape.series("shared_path_free_bytes") == {("grpo",): 5000.0}
+    assert scrape.series("timeout_seconds") == {("grpo", SERVER): 60.0}
+
+
+def test_failure_has_a_stamp_and_publishes_nothing() -> None:
+    """The version that the server runs stays the one before."""
+    scrape = Scrape(started(who(0)), record(who(0), 1), failed(who(0), 2, at=START + 20))
+    assert scrape.series("last_failure_timestamp_seconds") == {("server_error", "grpo", SERVER): START + 24}
+    assert scrape.series("published_version") == {("grpo", SERVER): 1.0}
+
+
+def test_failure_with_new_weights_publishes() -> None:
+    """Status codes lie both ways: what counts is whether the server took them."""
+    scrape = Scrape(started(who(0)), failed(who(0), 2, weights_applied=Applied.YES))
+    assert scrape.series("published_version") == {("grpo", SERVER): 2.0}
+
+
+def test_broken_checkpoint_is_no_payload() -> None:
+    """The size of half a checkpoint says nothing."""
+    checkpoint = Checkpoint(path="/w", files=1, bytes=7, free_bytes=0, fault="truncated")
+    scrape = Scrape(started(who(0)), failed(who(0), checkpoint=checkpoint))
+    assert scrape.series("payload_bytes") == {}
+    assert scrape.series("shared_path_free_bytes") == {("grpo",): 0.0}
+
+
+def test_retry_is_another_attempt() -> None:
+    """Three attempts, the last one good: two failed attempts, no failed sync."""
+    scrape = Scrape(started(who(0)), record(who(0), attempts=3))
+    assert scrape.value("attempts_total", **TARGET_LABELS, result="failure") == 2.0
+    assert scrape.value("attempts_total", **TARGET_LABELS, result="success") == 1.0
+    assert sum(scrape.series("failures_total").values()) == 0.0
+
+
+def test_cancelled_is_no_failure() -> None:
+    """A stop that was asked for is an attempt of its own kind."""
+    scrape = Scrape(started(who(0)), record(who(0), result=Result.CANCELLED, weights_applied=Applied.UNKNOWN))
+    assert scrape.value("attempts_total", **TARGET_LABELS, result="cancelled") == 1.0
+    assert sum(scrape.series("failures_total").values()) == 0.0
+    assert scrape.series("last_success_timestamp_seconds") == {}
+
+
+def test_failure_without_a_cause_is_unknown() -> None:
+    """It is counted all the same."""
+    scrape = Scrape(started(who(0)), failed(who(0), cause=None))
+    assert scrape.failures(FailureCause.UNKNOWN) == 1.0
+
+
+def test_active_appears_and_disappears() -> None:
+    """One phase at a time while a sync runs, none when it is over, nothing when the process is."""
+    scrape = Scrape(started(who(0)))
+    seen: list[tuple[dict[Any, float], dict[Any, float]]] = []
+    for event in (begun(who(0)), entered(who(0), Phase.REQUEST), record(who(0)), ended(who(0))):
+        scrape.feed(event)
+        seen.append((scrape.series("active"), scrape.series("active_phase")))
+    assert seen == [
+        ({("0", "grpo"): 1.0}, {("setup", "0", "grpo"): 1.0}),
+        ({("0", "grpo"): 1.0}, {("request", "0", "grpo"): 1.0}),
+        ({("0", "grpo"): 0.0}, {}),
+        ({}, {}),
+    ]
+
+
+def test_phase_without_a_sync_is_ignored() -> None:
+    """The line of the sync's start was lost: no phase is claimed to run."""
+    scrape = Scrape(started(who(0)), entered(who(0), Phase.SAVE))
+    assert scrape.series("active_phase") == {}
+
+
+@pytest.mark.parametrize(
+    ("last", "up", "exits"),
+    [
+        (None, 1.0, {}),
+        (ended(who(0), Exit.CLEAN), None, {"clean": 1.0}),
+        (ended(who(0), Exit.FAILED), 0.0, {"failed": 1.0}),
+        (lost(0, None), 0.0, {"lost": 1.0}),
+        (lost(0, None, Exit.FAILED), 0.0, {"failed": 1.0}),
+        (lost(0, Result.CANCELLED, Exit.CLEAN), None, {"clean": 1.0}),
+        (ProcessUnwatched(identity=who(0), at=START), None, {}),
+    ],
+)
+def test_process_up(last: Event | None, up: float | None, exits: dict[str, float]) -> None:
+    """1 while it lives, 0 after it failed or vanished; absent after a clean end and where it cannot be known."""
+    scrape = Scrape(started(who(0)), *([last] if last else []))
+    assert scrape.value("process_up", run="grpo", rank="0") == up
+    assert scrape.series("process_exits_total") == {(how.value, "grpo"): exits.get(how.value, 0.0) for how in Exit}
+
+
+def test_process_up_of_a_restart() -> None:
+    """The process that lives speaks for its rank, not the one before it."""
+    scrape = Scrape(started(who(0)), lost(0, None), started(who(0, run_id="two", pid=200), at=START + 50))
+    assert scrape.series("process_up") == {("0", "grpo"): 1.0}
+
+
+def test_end_is_counted_once() -> None:
+    """A good-bye and a loss of the same process are one exit."""
+    scrape = Scrape(started(who(0)), ended(who(0), Exit.FAILED), lost(0))
+    assert scrape.series("process_exits_total") == {
+        ("clean", "grpo"): 0.0,
+        ("failed", "grpo"): 1.0,
+        ("lost", "grpo"): 0.0,
+    }
+
+
+def test_lost_inside_a_sync() -> None:
+    """The coordinator's sync failed with trainer_lost; another rank's loss is an exit and no second failure."""
+    scrape = Scrape(*(started(who(rank)) for rank in (0, 1)), *(begun(who(rank)) for rank in (0, 1)))
+    scrape.feed(lost(1))
+    assert scrape.failures(FailureCause.TRAINER_LOST) == 0.0
+    scrape.feed(lost(0))
+    assert scrape.failures(FailureCause.TRAINER_LOST) == 1.0
+    assert scrape.value("attempts_total", **TARGET_LABELS, result="failure") == 1.0
+    assert scrape.series("last_failure_timestamp_seconds") == {("trainer_lost", "grpo", SERVER): START + 12}
+    assert scrape.value("process_exits_total", run="grpo", how="lost") == 2.0
+    assert scrape.series("active") == {}
+
+
+@pytest.mark.parametrize("result", [None, Result.CANCELLED])
+def test_lost_without_a_failed_sync(result: Result | None) -> None:
+    """Outside of a sync, or stopped on purpose: no failure."""
+    scrape = Scrape(started(who(0)), *([begun(who(0))] if result else []), lost(0, result))
+    assert sum(scrape.series("failures_total").values()) == 0.0
+    expected = 1.0 if result else 0.0
+    assert scrape.value("attempts_total", **TARGET_LABELS, result="cancelled") == expected
+
+
+def test_expected_interval() -> None:
+    """The median of the starts seen; absent before the second."""
+    scrape = Scrape(started(who(0)))
+    assert scrape.series("expected_interval_seconds") == {}
+    for number, at in enumerate((0, 100, 200, 1000)):
+        scrape.feed(begun(who(0), number, at=START + at), record(who(0), number, at=START + at))
+    assert scrape.series("expected_interval_seconds") == {("grpo",): 100.0}
+
+
+def test_expected_interval_given() -> None:
+    """What the user says counts, from the start."""
+    scrape = Scrape(started(who(0), expected_interval_seconds=300.0))
+    scrape.feed(*(begun(who(0), number, at=START + 10 * number) for number in range(5)))
+    assert scrape.series("expected_interval_seconds") == {("grpo",): 300.0}
+
+
+def test_step_share() -> None:
+    """A sync of 4 s, the next one begins 16 s after it began: a quarter."""
+    scrape = Scrape(started(who(0)), begun(who(0), 1), record(who(0), 1))
+    assert scrape.series("step_share_ratio") == {}
+    scrape.feed(begun(who(0), 2, at=START + 26))
+    assert scrape.series("step_share_ratio") == {("grpo",): 0.25}
+
+
+def test_clock_set_back_makes_no_negative_interval() -> None:
+    """The wall clock went back between two syncs."""
+    scrape = Scrape(started(who(0)), begun(who(0), 1), record(who(0), 1), begun(who(0), 2, at=START - 3600))
+    assert scrape.series("expected_interval_seconds") == {}
+    assert scrape.series("step_share_ratio") == {}
+
+
+def test_run_id_agreed_on_after_the_start() -> None:
+    """The process that started under another run id is that process, not a second one."""
+    scrape = Scrape(started(who(0, run_id="before")), begun(who(0)), record(who(0)), ended(who(0)))
+    assert [key[1] for key in scrape.sink.tally.processes] == ["one"]
+    assert scrape.value("process_exits_total", run="grpo", how="clean") == 1.0
+    assert scrape.series("process_up") == {}
+
+
+def test_head_of_a_further_segment_is_no_start() -> None:
+    """A rotated journal says again whose it is; that resets nothing."""
+    scrape = Scrape(started(who(0)), begun(who(0)), started(who(0)))
+    assert scrape.series("active") == {("0", "grpo"): 1.0}
+
+
+def test_run_info() -> None:
+    """The random run id stands here and nowhere else."""
+    scrape = everything()
+    labels = {"run": "grpo", "run_id": "one", "engine": "Engine", "world_size": "2", "host": "node-1"}
+    assert scrape.value("run_info", **labels, versions="torch=2") == 1.0
+    assert scrape.value("run_info", **labels, versions="") == 1.0
+    for family in scrape.registry.collect():
+        for sample in family.samples:
+            assert ("run_id" in sample.labels) == (sample.name == "weight_sync_run_info")
+    scrape.feed(ended(who(0)), ended(who(1)))
+    assert scrape.series("run_info") == {}
+
+
+def test_telemetry_errors_add_up() -> None:
+    """An error that stands for more counts as many."""
+    scrape = Scrape(started(who(0)))
+    for count in (1, 4):
+        scrape.feed(TelemetryError(identity=who(0), component=Component.JOURNAL, text="x", count=count))
+    assert scrape.value("telemetry_errors_total", component="journal") == 5.0
+
+
+def test_restarted_run_keeps_counters() -> None:
+    """A counter never goes backwards because a trainer was started again."""
+    again = who(0, run_id="two", pid=200)
+    scrape = Scrape(started(who(0)), failed(who(0)), ended(who(0), Exit.FAILED))
+    scrape.feed(started(again, at=START + 200), failed(again, 1, at=START + 210))
+    assert scrape.failures(FailureCause.SERVER_ERROR) == 2.0
+    assert scrape.value("process_exits_total", run="grpo", how="failed") == 1.0
+    assert scrape.series("process_up") == {("0", "grpo"): 1.0}
+
+
+def test_forget_drops_a_run() -> None:
+    """All series of a run whose processes ended long ago go; those of other runs and our own errors stay."""
+    other = who(0, run="ppo", pid=300)
+    scrape = Scrape(started(who(0)), begun(who(0)), failed(who(0)), ended(who(0), at=START + 100))
+    scrape.feed(started(other), begun(other), record(other))
+    scrape.feed(TelemetryError(identity=None, component=Component.LOG, text="x"))
+    tally = scrape.sink.tally
+    assert tally.forget(ended_before=START + 100) is False
+    assert tally.forget(ended_before=START + 101) is True
+    assert tally.forget(ended_before=START + 101) is False
+    samples = [sample for family in scrape.registry.collect() for sample in family.samples]
+    assert {sample.labels.get("run") for sample in samples} == {"ppo", None}
+    assert scrape.value("telemetry_errors_total", component="log") == 1.0
+
+
+def test_forget_keeps_a_run_of_which_a_process_is_left() -> None:
+    """Its counters go on."""
+    scrape = Scrape(started(who(0)), failed(who(0)), ended(who(0)), started(who(1)))
+    scrape.sink.tally.forget(ended_before=START + 1000)
+    assert scrape.failures(FailureCause.SERVER_ERROR) == 1.0
+    assert [key[2] for key in scrape.sink.tally.processes] == [1]
+
+
+def test_exemplar_in_openmetrics() -> None:
+    """Each bucket leads to the last trace that fell into it; the labels keep within the 128 characters allowed."""
+    scrape = everything()
+    text = openmetrics.generate_latest(scrape.registry).decode()
+    exemplars = [
+        (sample.labels["le"], sample.exemplar)
+        for family in openmetrics_parser.text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.exemplar is not None and sample.labels["result"] == "success"
+    ]
+    ((bound, exemplar),) = exemplars
+    assert (bound, exemplar.labels, exemplar.value) == ("5.0", {"trace_id": f"{4:032x}"}, 4.0)
+    assert float(exemplar.timestamp) == START + 404
+    assert sum(len(name) + len(value) for name, value in exemplar.labels.items()) <= 128
+
+
+def test_text_format_parses() -> None:
+    """Every family is served under its name, kind and help, with exactly its labels."""
+    text = generate_latest(everything().registry).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for metric in names.METRICS:
+        family = families.get(metric.served_as) or families[metric.name]
+        assert family.documentation == metric.help
+        assert family.type == {"info": "gauge"}.get(metric.kind, metric.kind)
+        assert family.samples
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(metric.labels)
+            assert not (metric.kind == "counter" and sample.value < 0)
+
+
+def test_odd_names_are_escaped() -> None:
+    """A run may be called anything."""
+    run = 'a"b\\c\nd 模'
+    identity = replace(who(0), run=run)
+    scrape = Scrape(started(identity), record(identity))
+    text = generate_latest(scrape.registry).decode()
+    runs = {
+        sample.labels["run"]
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "run" in sample.labels
+    }
+    assert runs == {run}
+
+
+def test_promtool_accepts_it() -> None:
+    """Prometheus's own linter finds nothing to say."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=generate_latest(everything().registry),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (0, "", "")
+
+
+def test_records_of_other_ranks_count_their_wait_only() -> None:
+    """Nothing of the sync itself."""
+    scrape = Scrape(started(who(1)), begun(who(1)), record(who(1)))
+    samples = {
+        sample.name
+        for family in scrape.registry.collect()
+        for sample in family.samples
+        if sample.value and not sample.name.endswith("_info")
+    }
+    assert samples == {
+        "weight_sync_rank_wait_seconds_bucket",
+        "weight_sync_rank_wait_seconds_count",
+        "weight_sync_rank_wait_seconds_sum",
+        "weight_sync_last_start_timestamp_seconds",
+        "weight_sync_process_up",
+    }

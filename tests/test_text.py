@@ -1,0 +1,174 @@
+"""Text from outside: no secrets, no control characters, cut at a character, and the server's label from any URL."""
+
+import pytest
+
+from sglang_telemetry.text import MAX_BYTES, clean, clean_url, server_of
+
+SECRET = "s3cr3t-Value.42"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"http://user:{SECRET}@host:30000/x",
+        f"http://{SECRET}@host:30000/x",
+        f"redis://:{SECRET}@host:6379",
+        f"cannot reach 'http://user:{SECRET}@host/': refused",
+        f"postgres://user:p@{SECRET}@host/db",
+        f"Authorization: Bearer {SECRET}",
+        f"authorization: basic {SECRET}",
+        f"Authorization: Token {SECRET}",
+        f"Authorization: {SECRET}",
+        f"Proxy-Authorization: Bearer {SECRET}",
+        f"sent Bearer {SECRET} to it",
+        f'{{"api_key": "{SECRET}", "a": 1}}',
+        f'{{"admin_api_key":"{SECRET}"}}',
+        f"{{'Authorization': 'Bearer {SECRET}'}}",
+        f'{{"a": "x", "access_token" : "{SECRET}"}}',
+        f'{{"api_key":"a\\"{SECRET}"}}',
+        f'{{"message":"{{\\"api_key\\": \\"{SECRET}\\"}}"}}',
+        f'{{"token":"{SECRET}',
+        f"X-API-Key: {SECRET}",
+        f"--api-key={SECRET}",
+        f"password={SECRET}",
+        f"AWS_SECRET_ACCESS_KEY = {SECRET}",
+        f"GET /generate?token={SECRET}&x=1 HTTP/1.1",
+        f"http://host/a?q={SECRET}",
+        f"see ?token={SECRET}",
+        f"Max retries exceeded with url: /update?a=1&api_key={SECRET} (Caused by",
+        f"tok\x00en={SECRET}",
+        f"Bear\x1b[0mer {SECRET}",
+        "key sk-s3cr3t-Value.42 was refused",
+        "hf_s3cr3tValue42",
+    ],
+)
+def test_secret_is_taken_out(text: str) -> None:
+    """None of the ways in which a secret is written comes through."""
+    cleaned = clean(text)
+    assert "s3cr3t" not in cleaned
+    assert "Value" not in cleaned
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Success.",
+        "Error: model.safetensors: key 'lm_head.weight' not found",
+        "is /dev/shm full? yes",
+        "mail a@b.example\n\tindented",
+        "gewichte für 模型 🙂",
+    ],
+)
+def test_plain_text_is_untouched(text: str) -> None:
+    """What holds no secret and no control character stays as it is."""
+    assert clean(text) == text
+
+
+def test_what_surrounds_a_secret_stays() -> None:
+    """Only the secret goes: the host, the other fields and the rest of the sentence can be read."""
+    text = f'POST http://u:{SECRET}@10.0.0.7:30000/x {{"api_key": "{SECRET}", "flush": true}}'
+    assert clean(text) == 'POST http://10.0.0.7:30000/x {"api_key": [redacted], "flush": true}'
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("a\x00b\x07c\x08d\x7fe", "abcde"),
+        ("one\r\ntwo\rthree\nfour\tfive", "one\ntwo\nthree\nfour\tfive"),
+        ("\x1b[31;1mred\x1b[0m", "red"),
+        ("\x9b31mred", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bcreset", "creset"),
+        ("\x1b", ""),
+        ("\u202eabc\u2028\u2066def", "abcdef"),
+        ("lone \ud800 surrogate", "lone ? surrogate"),
+    ],
+)
+def test_control_characters(text: str, cleaned: str) -> None:
+    """Nothing is left that moves a cursor, hides a line or turns the reading direction."""
+    assert clean(text) == cleaned
+
+
+@pytest.mark.parametrize("character", ["x", "é", "模", "🙂"])
+@pytest.mark.parametrize("shift", [0, 1, 2, 3])
+def test_cut_at_a_character(character: str, shift: int) -> None:
+    """At most 8 KiB of UTF-8, and never half a character at the end."""
+    text = "a" * shift + character * 9000
+    cut = clean(text)
+    size = len(character.encode())
+    assert cut == text[: shift + (MAX_BYTES - shift) // size]
+    assert MAX_BYTES - size < len(cut.encode()) <= MAX_BYTES
+
+
+def test_exact_fit_is_not_cut() -> None:
+    """8 KiB are allowed, to the byte."""
+    assert clean("é" * (MAX_BYTES // 2)) == "é" * (MAX_BYTES // 2)
+
+
+def test_secret_at_the_cut() -> None:
+    """A secret of which only the beginning fits is taken out all the same."""
+    for before in range(MAX_BYTES - 60, MAX_BYTES):
+        assert "s3c" not in clean("-" * before + f" Bearer {SECRET}" * 5)
+
+
+@pytest.mark.parametrize(
+    ("url", "cleaned"),
+    [
+        ("http://u:p@10.0.0.7:30000/update?a=1#part", "http://10.0.0.7:30000/update"),
+        ("http://u:p@ss@h:1/x", "http://h:1/x"),
+        ("http://[::1]:30000/x", "http://[::1]:30000/x"),
+        ("/update_weights?api_key=x", "/update_weights"),
+        ("http://h:99999/x?token=abc", "http://h:99999/x"),
+        ("http://h/\x1b[31mred", "http://h/red"),
+        ("", ""),
+        ("not a url", "not a url"),
+        ("http://h/" + "x" * 3000, "http://h/" + "x" * (1024 - 9)),
+    ],
+)
+def test_clean_url(url: str, cleaned: str) -> None:
+    """No user, no query, no fragment, no control characters, at most 1 KiB."""
+    assert clean_url(url) == cleaned
+
+
+def test_clean_url_that_cannot_be_parsed() -> None:
+    """It is cleaned as text: the secrets go, an error does not come."""
+    assert clean_url(f"http://u:{SECRET}@[::1/x?token={SECRET}") == "http://[::1/x?[redacted]"
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("http://10.0.0.7:30000", "10.0.0.7:30000"),
+        ("http://10.0.0.7:30000/v1/?a=1", "10.0.0.7:30000"),
+        ("HTTP://Host.Example:1", "host.example:1"),
+        ("http://user:p@ss@h:1", "h:1"),
+        ("http://[::1]:30000", "[::1]:30000"),
+        ("[::1]:30000", "[::1]:30000"),
+        ("http://[2001:db8::7]", "[2001:db8::7]:80"),
+        ("10.0.0.7:30000/generate", "10.0.0.7:30000"),
+        ("h", "h:80"),
+        ("http://h", "h:80"),
+        ("https://h", "h:443"),
+        ("http://h:", "h:80"),
+        ("http://h:99999", None),
+        ("http://h:abc", None),
+        ("http://h:-1", None),
+        ("http://[::1", None),
+        ("::1", None),
+        ("http://", None),
+        ("unix:///tmp/socket", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_server_of(url: str | None, server: str | None) -> None:
+    """``host:port`` of whatever an engine has for a base URL, None for what names no server."""
+    assert server_of(url) == server
+
+
+def test_server_label_is_short_and_printable() -> None:
+    """A label value stays one, also of a hostile URL."""
+    assert len(server_of("http://" + "h" * 5000 + ":1") or "") <= 256
+    assert (server_of("http://a\x1b[31m.example:1") or "").isprintable()
