@@ -6,11 +6,14 @@ count what a newer writer wrote.
 
 import dataclasses
 import enum
+import json
 import types
 import typing
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import orjson
 
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.names import Applied, Component, Exit, Phase, Result, Transport
@@ -34,6 +37,21 @@ def fields_of(value: Any) -> Any:
     if names is not None:
         return {name: item for name in names if (item := getattr(value, name)) is not None}
     return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+def to_json(value: Any) -> bytes:
+    """JSON of a value; text that is no UTF-8, such as an odd file name, is written with question marks."""
+    try:
+        return orjson.dumps(value, default=fields_of)
+    except TypeError:
+        return json.dumps(value, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return fields_of(value)
+    except TypeError:
+        return str(value)
 
 
 def converter(hint: Any) -> Callable[[Any], Any]:

@@ -266,9 +266,9 @@ class TelemetryError:
         count: How many errors this stands for.
     """
 
-    identity: Identity | None
     component: Component
     text: str
+    identity: Identity | None = None
     count: int = 1
 
 

@@ -11,16 +11,20 @@ MAX_BYTES = 8192
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ANSI = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[@-_]")
 _HIDDEN = "[redacted]"
-_SECRET_KEY = r"[\w.-]*(?:api[_-]?key|authorization|token|secret|passw(?:or)?d|credential)[\w.-]*"
+# Every repetition is bounded or cannot overlap itself: a hostile body must not cost a sync more than its length.
+_SECRET_KEY = r"(?:api[_-]?key|token|secret|passw(?:or)?d|credential)[\w.-]{0,40}"
+# A quoted value may have escaped quotes inside, be JSON inside a JSON string itself, or be cut before its end.
+_VALUE = r"""\\+["'][^"'\n]*(?:["']|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|[^\s,;&}"'\\]+"""
 # Each with words of which one must be there: looking for those first is what makes a good sync cheap.
 _SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("bearer", "basic"), re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{4,}"), rf"\1 {_HIDDEN}"),
+    (("auth",), re.compile(r"(?i)(\bauthorization\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}\\{0,8}[\"']?)[^\n\"'\\,}]+"), rf"\1{_HIDDEN}"),
     (
-        ("key", "auth", "token", "secret", "passw", "credential"),
-        re.compile(rf"(?i)([\"']?{_SECRET_KEY}[\"']?\s*[:=]\s*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}}\"']+)"),
+        ("key", "token", "secret", "passw", "credential"),
+        re.compile(rf"(?i)({_SECRET_KEY}\\{{0,8}}[\"']?\s{{0,8}}[:=]\s{{0,8}})(?:{_VALUE})"),
         rf"\1{_HIDDEN}",
     ),
-    (("@",), re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@\"'<>]+@"), r"\1"),
+    (("@",), re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^/\s\"'<>]*@"), r"\1"),
     (("?",), re.compile(r"(?<=[\w/.])\?[\w.%-]+=[^\s\"'<>)]*"), f"?{_HIDDEN}"),
     (("sk", "hf", "ghp", "xox"), re.compile(r"\b(?:sk|hf|ghp|xox[bp])[-_][\w-]{8,}"), _HIDDEN),
 )

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "identity": FOUNDATIONS,
     "instrument": FOUNDATIONS | {"identity", "classify"},
     "journal": FOUNDATIONS | {"codec"},
-    "sinks": FOUNDATIONS | {"journal"},
+    "sinks": FOUNDATIONS | {"codec", "journal"},
     "exporter": FOUNDATIONS | {"codec", "journal", "sinks"},
     "testing": FOUNDATIONS,
     "telemetry": FOUNDATIONS | {"identity", "instrument", "sinks"},

@@ -1,5 +1,7 @@
 """Text from outside: no secrets, no control characters, cut at a character, and the server's label from any URL."""
 
+import time
+
 import pytest
 
 from sglang_telemetry.text import MAX_BYTES, clean, clean_url, server_of
@@ -172,3 +174,23 @@ def test_server_label_is_short_and_printable() -> None:
     """A label value stays one, also of a hostile URL."""
     assert len(server_of("http://" + "h" * 5000 + ":1") or "") <= 256
     assert (server_of("http://a\x1b[31m.example:1") or "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token " + "a" * 3000,
+        "." * 3000 + " key",
+        "0123456789abcdef" * 190 + " api_key",
+        "token" * 60,
+        "a+" * 1500 + "@ ://",
+        "key" + "\\" * 3000,
+        "token" + " " * 3000,
+        "\x1b]" * 1500,
+    ],
+)
+def test_hostile_text_costs_no_more_than_its_length(text: str) -> None:
+    """It is cleaned on the trainer's thread: five times the text may not cost twenty-five times the seconds."""
+    began = time.perf_counter()
+    clean(text)
+    assert time.perf_counter() - began < 0.05

@@ -24,6 +24,7 @@ from sglang_telemetry.events import (
     TelemetryError,
 )
 from sglang_telemetry.exporter.liveness import is_alive
+from sglang_telemetry.journal.lock import is_held_on
 from sglang_telemetry.journal.reader import SegmentReader
 from sglang_telemetry.journal.retention import segments, stem_of
 from sglang_telemetry.names import Component, Exit, Result
@@ -42,6 +43,7 @@ class Followed:
     in_sync: bool = False
     last_failed: bool = False
     unwatched: bool = False
+    stop_asked: bool = False
     seen_alive_at: float = 0.0
 
     def note(self, event: Event) -> None:
@@ -50,6 +52,8 @@ class Followed:
             self.head = event
         elif isinstance(event, LaunchStarted):
             self.launch = event
+        elif isinstance(event, LaunchSignalled):
+            self.stop_asked = True
         elif isinstance(event, ProcessEnded):
             self.over = True
         elif isinstance(event, SyncStarted):
@@ -84,7 +88,6 @@ class Follower:
         self._now = now
         self._retention_seconds = retention_seconds
         self._readers: dict[str, SegmentReader] = {}
-        self._signalled: set[str] = set()
 
     def poll(self) -> bool:
         """Read everything new.
@@ -118,7 +121,8 @@ class Follower:
 
     def _too_old(self, paths: list[Path]) -> bool:
         try:
-            return bool(paths) and self._now() - paths[-1].stat().st_mtime > self._retention_seconds
+            old = bool(paths) and self._now() - paths[-1].stat().st_mtime > self._retention_seconds
+            return old and is_held_on(paths[-1]) is not True
         except OSError:
             return False
 
@@ -130,6 +134,8 @@ class Follower:
                 known.over = True
                 return new
             later = [path for path in paths if path.name > known.segment]
+            if known.head is None:  # it says whether the lock on its journal can be trusted
+                new = self._read(known, reader, to_end_of_file=False) or new
             alive = None if later else is_alive(reader.fileno(), known.head)
             new = self._read(known, reader, to_end_of_file=bool(later) or alive is False) or new
             if not later and alive is False:
@@ -166,7 +172,10 @@ class Follower:
             reader = self._readers.get(launcher.stem)
             if reader is not None:
                 self._read(launcher, reader, to_end_of_file=False)
-        stopped = head.launch_id is not None and head.launch_id in self._signalled
+        stopped = any(
+            one.stop_asked and one.launch is not None and one.launch.launch_id == head.launch_id
+            for one in self.followed.values()
+        )
         if stopped:
             how, result = Exit.CLEAN, Result.CANCELLED
         elif known.last_failed and not known.in_sync:
@@ -181,8 +190,6 @@ class Follower:
         for event in self._events(reader, to_end_of_file):
             new = True
             known.note(event)
-            if isinstance(event, LaunchSignalled):
-                self._signalled.add(event.launch_id)
             self._emit(event)
         known.offset = reader.offset
         bad = reader.bad_lines - bad_before

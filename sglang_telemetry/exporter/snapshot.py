@@ -51,6 +51,8 @@ def load(folder: Path) -> tuple[Tally, dict[str, Followed]]:
         content = json.loads((folder / FILE_NAME).read_bytes())
     except FileNotFoundError:
         return tally, {}
+    except RecursionError as error:
+        raise ValueError(f"{FILE_NAME}: {error}") from error
     try:
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']}, this exporter writes {VERSION}")

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from sglang_telemetry import events
-from sglang_telemetry.codec import converter
+from sglang_telemetry.codec import converter, to_json
 
 VERSION = "1.0"
 SUFFIX = ".jsonl"
@@ -23,7 +23,7 @@ class BadLine(ValueError):
 
 def encode(event: events.Event) -> bytes:
     """One line with its newline."""
-    return orjson.dumps({"v": VERSION, "event": _KIND_OF[type(event)], "data": event}, option=orjson.OPT_APPEND_NEWLINE)
+    return to_json({"v": VERSION, "event": _KIND_OF[type(event)], "data": event}) + b"\n"
 
 
 def decode(line: bytes) -> events.Event | None:

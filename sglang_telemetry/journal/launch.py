@@ -1,13 +1,11 @@
 """The journal of ``sglang-telemetry run``: that it lives, and whether a stop was asked for."""
 
-import os
 import time
 from pathlib import Path
 
 from sglang_telemetry.events import LaunchEnded, LaunchSignalled, LaunchStarted
 from sglang_telemetry.journal.format import encode
-from sglang_telemetry.journal.lock import is_held
-from sglang_telemetry.journal.reader import SegmentReader
+from sglang_telemetry.journal.lock import is_held_on
 from sglang_telemetry.journal.retention import segments, stem_of
 from sglang_telemetry.journal.writer import JournalWriter
 from sglang_telemetry.names import Env
@@ -54,7 +52,7 @@ class LaunchJournal:
     def others_live(self) -> bool:
         """Does any other process write a journal in this folder?"""
         newest = {stem_of(path): path for path in segments(self._folder)}
-        return any(_is_held(path) for path in newest.values() if path != self._writer.path)
+        return any(is_held_on(path) for path in newest.values())
 
     def close(self) -> None:
         """Let go."""
@@ -65,17 +63,3 @@ class LaunchJournal:
             self._writer.write(line)
         except OSError:  # said at the start
             return
-
-
-def _is_held(path: Path) -> bool:
-    # Not for this process's own journals: closing a descriptor would drop their lock.
-    if f"-{os.getpid()}-" in path.name:
-        return False
-    try:
-        reader = SegmentReader(path)
-    except OSError:
-        return False
-    try:
-        return is_held(reader.fileno()) is True
-    finally:
-        reader.close()

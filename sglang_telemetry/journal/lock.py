@@ -3,9 +3,28 @@
 import fcntl
 import os
 import struct
+from pathlib import Path
 
 # struct flock of Linux on 64-bit machines: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = "hhqqi"
+
+
+def is_held_on(path: Path) -> bool | None:
+    """The same for a path; None also when it cannot be opened.
+
+    Never to be asked of a journal that this very process writes: closing the descriptor would drop its lock. Those,
+    which have the pid in their name, are None.
+    """
+    if f"-{os.getpid()}-" in path.name:
+        return None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return is_held(fd)
+    finally:
+        os.close(fd)
 
 
 def is_held(fd: int) -> bool | None:

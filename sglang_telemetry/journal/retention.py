@@ -4,13 +4,11 @@ A trainer without an exporter removes what was abandoned for a week, so that a t
 everything else is the exporter's, which keeps the counts of what it removes.
 """
 
-import os
 from itertools import groupby
 from pathlib import Path
 
 from sglang_telemetry.journal.format import SUFFIX
-from sglang_telemetry.journal.lock import is_held
-from sglang_telemetry.journal.reader import SegmentReader
+from sglang_telemetry.journal.lock import is_held_on
 
 ABANDONED_SECONDS = 7 * 24 * 3600.0
 
@@ -37,22 +35,11 @@ def prune_abandoned(folder: Path, *, now: float, older_than_seconds: float = ABA
     removed = []
     for _, of_process in groupby(segments(folder), key=stem_of):
         *older, last = of_process
-        # Closing a descriptor of this process's own journal would drop its lock, so those are left alone.
-        if f"-{os.getpid()}-" in last.name:
-            continue
         try:
-            if now - last.stat().st_mtime >= older_than_seconds and _is_free(last):
+            if now - last.stat().st_mtime >= older_than_seconds and is_held_on(last) is False:
                 for path in (*older, last):
                     path.unlink()
                     removed.append(path)
         except OSError:
             continue
     return removed
-
-
-def _is_free(segment: Path) -> bool:
-    reader = SegmentReader(segment)
-    try:
-        return is_held(reader.fileno()) is False
-    finally:
-        reader.close()

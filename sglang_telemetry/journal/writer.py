@@ -37,6 +37,7 @@ class JournalWriter:
         self._fd: int | None = None
         self._size = 0
         self._torn = False
+        self._head: bytes | None = None
         self._pending: deque[bytes] = deque()
 
     @property
@@ -84,7 +85,7 @@ class JournalWriter:
         Raises:
             OSError: The disk did not take it now.
         """
-        self._pending.appendleft(head)
+        self._head = head
         self._flush()
 
     def write(self, line: bytes) -> None:
@@ -102,6 +103,9 @@ class JournalWriter:
     def _flush(self) -> None:
         if self._fd is None:
             raise OSError(f"no journal could be opened in {self.folder}; {len(self._pending)} events wait")
+        if self._head is not None:
+            self._append(self._fd, self._head)
+            self._head = None
         while self._pending:
             self._append(self._fd, self._pending[0])
             self._pending.popleft()
@@ -111,6 +115,9 @@ class JournalWriter:
         data = b"\n" + line if self._torn else line
         written = os.write(fd, data)
         self._size += written
+        if written == len(data) - 1:  # the newline alone is missing: the line is there, the next one ends it
+            self._torn = True
+            return
         if written != len(data):
             self._torn = written > 0 or self._torn
             raise OSError(28, f"only {written} of {len(data)} bytes fitted into {self.path}")

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO
 
-import orjson
 import structlog
 
 from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.codec import to_json
 from sglang_telemetry.events import (
     EnginePrint,
     Event,
@@ -107,7 +107,7 @@ class LogSink:
         return (_LEVELS[level], str(text)), {"extra": {"sglang_telemetry": dict(fields)}}
 
 
-_JSON = structlog.processors.JSONRenderer(serializer=lambda fields, **_: orjson.dumps(fields, default=str).decode())
+_JSON = structlog.processors.JSONRenderer(serializer=lambda fields, **_: to_json(fields).decode())
 
 
 class _Carrier:
