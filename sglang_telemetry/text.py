@@ -18,7 +18,11 @@ _VALUE = r"""\\+["'][^"'\n]*(?:["']|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?
 # Each with words of which one must be there: looking for those first is what makes a good sync cheap.
 _SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("bearer", "basic"), re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{4,}"), rf"\1 {_HIDDEN}"),
-    (("auth",), re.compile(r"(?i)(\bauthorization\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}\\{0,8}[\"']?)[^\n\"'\\,}]+"), rf"\1{_HIDDEN}"),
+    (
+        ("auth",),
+        re.compile(r"(?i)(\bauthorization\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}\\{0,8}[\"']?)[^\n\"'\\,}]+"),
+        rf"\1{_HIDDEN}",
+    ),
     (
         ("key", "token", "secret", "passw", "credential"),
         re.compile(rf"(?i)({_SECRET_KEY}\\{{0,8}}[\"']?\s{{0,8}}[:=]\s{{0,8}})(?:{_VALUE})"),
