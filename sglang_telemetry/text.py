@@ -12,7 +12,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202
 _ANSI = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[@-_]")
 _HIDDEN = "[redacted]"
 # Every repetition is bounded or cannot overlap itself: a hostile body must not cost a sync more than its length.
-_SECRET_KEY = r"(?:api[_-]?key|token|secret|passw(?:or)?d|credential)[\w.-]{0,40}"
+_SECRET_KEY = r"(?:api[_-]?key|token(?!s\b)|secret|passw(?:or)?d|credential)[\w.-]{0,40}"
 # A quoted value may have escaped quotes inside, be JSON inside a JSON string itself, or be cut before its end.
 _VALUE = r"""\\+["'][^"'\n]*(?:["']|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|[^\s,;&}"'\\]+"""
 # Each with words of which one must be there: looking for those first is what makes a good sync cheap.

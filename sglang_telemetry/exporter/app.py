@@ -212,6 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:
             exporter._error(error)
             status, body, kind = 500, f"{type(error).__name__}: {error}\n".encode(), "text/plain; charset=utf-8"
+        if path == "/metrics" and status == 200:  # before the body, so that whoever has read it is listed
+            exporter.scraped_by(f"{self.client_address[0]} {self.headers.get('User-Agent', '')}"[:200])
         try:
             self.send_response(status)
             self.send_header("Content-Type", kind)
@@ -221,8 +223,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body)
         except OSError:  # whoever asked has gone
             return
-        if path == "/metrics" and status == 200:
-            exporter.scraped_by(f"{self.client_address[0]} {self.headers.get('User-Agent', '')}"[:200])
 
     do_HEAD = do_GET
 

@@ -43,7 +43,10 @@ class JournalWriter:
     @property
     def path(self) -> Path:
         """The segment that is being written."""
-        return self.folder / f"{self._stem}.{self._segment:06d}{SUFFIX}"
+        return self._path_of(self._segment)
+
+    def _path_of(self, segment: int) -> Path:
+        return self.folder / f"{self._stem}.{segment:06d}{SUFFIX}"
 
     @property
     def is_open(self) -> bool:
@@ -67,15 +70,14 @@ class JournalWriter:
             OSError: The folder or the file cannot be made.
         """
         make_private(self.folder)
-        before = self._fd
-        self._segment += 1
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        before, number = self._fd, self._segment + 1
+        fd = os.open(self._path_of(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.locked = True
         except OSError:  # a file system without record locks
             self.locked = False
-        self._fd, self._size, self._torn = fd, 0, False
+        self._fd, self._segment, self._size, self._torn = fd, number, 0, False
         if before is not None:
             os.close(before)
 

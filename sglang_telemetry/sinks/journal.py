@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from sglang_telemetry.events import Event, ProcessStarted, SyncStarted
+from sglang_telemetry.events import Event, ProcessStarted, SyncStarted, TelemetryError
 from sglang_telemetry.journal.folder import default_folder
 from sglang_telemetry.journal.format import encode
 from sglang_telemetry.journal.retention import prune_abandoned
@@ -63,6 +63,11 @@ class JournalSink:
             with contextlib.suppress(OSError):
                 self._open(writer)
         writer.write(encode(event))
+        if writer.dropped:
+            lost, writer.dropped = writer.dropped, 0
+            text = f"{lost} events were dropped: the disk took none for too long"
+            identity = self._head.identity if self._head is not None else None
+            writer.write(encode(TelemetryError(component=self.component, text=text, count=lost, identity=identity)))
 
     def close(self) -> None:
         """Close the file, and with it drop the lock that says this process is observed."""

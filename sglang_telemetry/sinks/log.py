@@ -24,6 +24,7 @@ from sglang_telemetry.events import (
 )
 from sglang_telemetry.names import LOGGER, Applied, Component, Env, LogEvent, Result
 from sglang_telemetry.sinks.pretty import render_pretty
+from sglang_telemetry.text import clean
 
 FORMATS = ("auto", "json", "console")
 
@@ -70,8 +71,10 @@ class LogSink:
                 self._render,
             ],
             wrapper_class=structlog.BoundLogger,
-            cache_logger_on_first_use=True,
-        )
+        ).bind()
+        if from_environ not in FORMATS:
+            text = f"{Env.LOG_FORMAT}={clean(from_environ, limit=60)!r} is none of {', '.join(FORMATS)}: auto is used"
+            self.emit(TelemetryError(component=Component.LOG, text=text))
 
     def emit(self, event: Event) -> None:
         """Log the event, if it is one that people read."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_telemetry.events import Event, PhaseStarted, ProcessStarted, SyncStarted
+from sglang_telemetry.events import Event, PhaseStarted, ProcessStarted, SyncStarted, TelemetryError
 from sglang_telemetry.journal.format import encode
 from sglang_telemetry.journal.reader import SegmentReader
 from sglang_telemetry.journal.retention import segments
@@ -215,8 +215,11 @@ def test_head_is_never_among_the_dropped(tmp_path: Path, monkeypatch: pytest.Mon
     events, bad = read(tmp_path)
     assert bad == 0
     assert events[0] == HEAD
-    assert len(events) <= MAX_PENDING + 1
-    assert events[-1] == phase(9999)
+    assert len(events) == 1 + MAX_PENDING + 1
+    assert events[-2] == phase(9999)
+    told = events[-1]
+    assert isinstance(told, TelemetryError)
+    assert (told.component, told.count) == ("journal", 51)
 
 
 def test_oldest_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

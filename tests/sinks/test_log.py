@@ -424,3 +424,15 @@ def test_process_events_are_not_for_people() -> None:
     """A start is the journal's business."""
     assert isinstance(started(who(0)), ProcessStarted)
     assert lines(started(who(0)), ended(who(0))) == []
+
+
+def test_odd_format_in_the_environment_is_told_and_auto_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a trainer a malformed variable is one warning and the default."""
+    monkeypatch.setenv("SGLANG_TELEMETRY_LOG_FORMAT", "tcp://10.0.0.1:80")
+    monkeypatch.setattr(logging.getLogger("sglang_telemetry"), "propagate", False)
+    stream = io.StringIO()
+    LogSink(stream=stream)
+    [line] = stream.getvalue().splitlines()
+    assert json.loads(line)["text"] == (
+        "SGLANG_TELEMETRY_LOG_FORMAT='tcp://10.0.0.1:80' is none of auto, json, console: auto is used"
+    )
