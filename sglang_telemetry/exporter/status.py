@@ -60,6 +60,7 @@ def render(processes: Iterable[ProcessState], recent: RecentFailures, *, folder:
             [_process(one, now) for one in rows],
             "No trainer has written a journal here yet.",
         ),
+        *(f"<p class=bad>{html.escape(line)}</p>" for line in unlike_ranks(rows)),
         "<h2>Last failed syncs</h2>",
         _table(
             ("when", "run", "sync", "server", "cause", "applied", "what was said", "trace"),
@@ -73,6 +74,23 @@ def render(processes: Iterable[ProcessState], recent: RecentFailures, *, folder:
             _table(("when", "run", "rank", "host", "pid"), [_loss(one, now) for one in lost], ""),
         ]
     return "".join(parts)
+
+
+def unlike_ranks(processes: Iterable[ProcessState]) -> list[str]:
+    """Starts whose living ranks have made different numbers of syncs: their sequences are not the same syncs.
+
+    A difference of one is a sync that some ranks have begun and others have not yet.
+    """
+    sequences: dict[tuple[str, str], dict[int, int]] = {}
+    for one in processes:
+        if one.alive is not False and one.sequence is not None:
+            sequences.setdefault((one.identity.run, one.identity.run_id), {})[one.identity.rank] = one.sequence
+    return [
+        f"{run}: ranks have made different numbers of syncs, so that they cannot be compared: "
+        + ", ".join(f"rank {rank}: {sequence}" for rank, sequence in sorted(of_rank.items()))
+        for (run, _), of_rank in sorted(sequences.items())
+        if max(of_rank.values()) - min(of_rank.values()) > 1
+    ]
 
 
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], empty: str) -> str:
