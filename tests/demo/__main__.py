@@ -20,7 +20,7 @@ from sglang_telemetry.events import SyncRecord
 from sglang_telemetry.journal.reader import SegmentReader
 from tests.demo.servers import FakeServer, RealServer, Server
 from tests.harness.alertmanager import Alertmanager
-from tests.harness.processes import free_port, wait_until
+from tests.harness.processes import Child, free_port, wait_until
 from tests.harness.prometheus import Prometheus
 from tests.harness.webhook import Page, Webhook
 
@@ -37,17 +37,16 @@ class Training:
         folder: For journals, checkpoint and orders.
         server: Where it syncs to.
         listen: Where its exporter serves.
-        linger: How long the exporter stays after the end.
     """
 
-    def __init__(self, folder: Path, server: Server, listen: str, linger: str) -> None:
+    def __init__(self, folder: Path, server: Server, listen: str) -> None:
         self.journals, self._orders = folder / "journals", folder / "orders"
         self._orders.mkdir()
         self._step = 0
         ours = ("-m", "sglang_telemetry", "run", "--run", RUN, "--dir", str(self.journals))
         theirs = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tests.demo.train")
         trainer = (*theirs, server.url, str(folder / "checkpoint"), str(self._orders), server.start_model)
-        options = ("--listen", listen, "--linger", linger)
+        options = ("--listen", listen, "--linger", "15s")
         self.process = subprocess.Popen(
             [sys.executable, *ours, *options, "--", sys.executable, *trainer],
             env=os.environ
@@ -211,7 +210,12 @@ def main() -> int:
         prometheus = stack.enter_context(
             Prometheus(folder / "prometheus", {RUN: listen}, rule_files=rules, alertmanager=alertmanager.address)
         )
-        training = Training(folder, server, listen, "24h" if arguments.keep == "1" else "15s")
+        if arguments.keep == "1":  # an exporter that stays; `run` finds it and uses it
+            (folder / "journals").mkdir()
+            serve = ("exporter", "--dir", str(folder / "journals"), "--listen", listen)
+            stack.callback(Child([sys.executable, "-m", "sglang_telemetry", *serve], folder / "exporter.log").close)
+            prometheus.wait_for("up == 1", timeout=60)
+        training = Training(folder, server, listen)
         stack.callback(training.close)
         prometheus.wait_for("up == 1", timeout=60)
         story = Story(folder, server, prometheus, webhook, training)
