@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -141,42 +142,40 @@ class _Exporter:
         self._url: str | None = None
 
     def start(self) -> None:
-        self._url = serving(self._folder)
-        if self._url is not None:
+        if serving(self._folder) is not None:
+            self._await_url(lambda: serving(self._folder) is not None)
             _say(f"metrics at {self._url}/metrics (an exporter serves {self._folder} already)")
             return
-        arguments = (
-            "exporter",
-            "--dir",
-            str(self._folder),
-            "--listen",
-            self._listen,
-            "--exit-when-idle",
-            f"{self._idle_seconds:g}s",
-        )
+        idle = f"{self._idle_seconds:g}s"
+        arguments = ("exporter", "--dir", str(self._folder), "--listen", self._listen, "--exit-when-idle", idle)
         with tempfile.TemporaryFile() as said:
             # In a session of its own: a Ctrl-C at the terminal must not end it before the trainers have ended.
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 (sys.executable, "-m", "sglang_telemetry", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
                 start_new_session=True,
             )
-            deadline = time.monotonic() + EXPORTER_START_SECONDS
-            while self._url is None and self._process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.02)
-                self._url = serving(self._folder)
-            if self._url is None:
+            self._process = process
+            self._await_url(lambda: process.poll() is None)
+            if not self._url:
                 said.seek(0)
                 reason = said.read().decode(errors="replace").strip() or "the exporter does not come up"
                 _say(f"NO METRICS: {reason}\nThe command runs all the same; its journals stay in {self._folder}.")
                 return
         _say(f"metrics at {self._url}/metrics")
 
+    def _await_url(self, hopeful: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + EXPORTER_START_SECONDS
+        self._url = serving(self._folder)
+        while not self._url and hopeful() and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self._url = serving(self._folder)
+
     def linger(self, seconds: float) -> None:
         """Wait until everybody who scraped has scraped once more, so that the last counts are seen."""
-        if self._url is None or seconds <= 0:
+        if not self._url or seconds <= 0:
             return
         since = time.time()
         deadline = time.monotonic() + seconds

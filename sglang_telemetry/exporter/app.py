@@ -231,13 +231,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serving(folder: Path) -> str | None:
-    """URL of the exporter that serves a folder, None when none does. Not for use inside that exporter's process."""
+    """URL of the exporter that serves a folder: None when none does, empty while one is starting.
+
+    Not for use inside that exporter's process: closing the descriptor would drop its lock.
+    """
     try:
         fd = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        return (os.pread(fd, 300, 0).decode(errors="replace").strip() or "?") if is_held(fd) else None
+        return os.pread(fd, 300, 0).decode(errors="replace").strip() if is_held(fd) else None
     finally:
         os.close(fd)
 
