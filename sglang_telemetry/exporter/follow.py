@@ -28,6 +28,7 @@ from sglang_telemetry.journal.lock import is_held_on
 from sglang_telemetry.journal.reader import SegmentReader
 from sglang_telemetry.journal.retention import segments, stem_of
 from sglang_telemetry.names import Component, Exit, Result
+from sglang_telemetry.text import clean
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Followed:
     last_failed: bool = False
     unwatched: bool = False
     stop_asked: bool = False
+    unreadable: bool = False
     seen_alive_at: float = 0.0
 
     def note(self, event: Event) -> None:
@@ -105,7 +107,7 @@ class Follower:
                 if self._too_old(found.get(stem, [])):
                     known.over = True
             if not known.over:
-                new = self._follow(known, found.get(stem, [])) or new
+                new = self._guarded_follow(known, found.get(stem, [])) or new
         for stem in [stem for stem, known in self.followed.items() if known.over and stem not in found]:
             del self.followed[stem]
         return new
@@ -124,6 +126,20 @@ class Follower:
             old = bool(paths) and self._now() - paths[-1].stat().st_mtime > self._retention_seconds
             return old and is_held_on(paths[-1]) is not True
         except OSError:
+            return False
+
+    def _guarded_follow(self, known: Followed, paths: list[Path]) -> bool:
+        """One journal that cannot be read must not keep the others from being read; it is tried again."""
+        try:
+            new = self._follow(known, paths)
+            known.unreadable = False
+            return new
+        except OSError as error:
+            if not known.unreadable:
+                known.unreadable = True
+                self._emit(
+                    TelemetryError(component=Component.EXPORTER, text=clean(f"{known.stem}: {error}", limit=500))
+                )
             return False
 
     def _follow(self, known: Followed, paths: list[Path]) -> bool:

@@ -2,16 +2,18 @@
 
 import contextlib
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from sglang_telemetry.classify import Recorded
 from sglang_telemetry.events import Target
 from sglang_telemetry.identity import process_group
 from sglang_telemetry.instrument.http import RecordingHttp, timeout_of
-from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, watch
+from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, swap, watch
 from sglang_telemetry.instrument.sync import Recorder, Sync
 from sglang_telemetry.names import Phase
 from sglang_telemetry.text import server_of
@@ -54,10 +56,10 @@ def check(engine: object) -> None:
 
 def target_of(engine: object) -> Target:
     """Where an engine's syncs go, read from its attributes where it has them."""
-    base_url = getattr(engine, "base_url", None)
+    base_url = _attribute(engine, "base_url")
     return Target(
         server=server_of(base_url) if isinstance(base_url, str) else None,
-        timeout_seconds=timeout_of(getattr(engine, "timeout", None)),
+        timeout_seconds=timeout_of(_attribute(engine, "timeout")),
     )
 
 
@@ -136,21 +138,23 @@ class EngineInstrument:
         self._on_error(error)
 
     def _put_seams(self, sync: Sync, model: Any, restores: list[Restore]) -> None:
-        attributes = vars(self._engine)
-        if "http" in attributes:
-            restores.append(_swap(attributes, "http", RecordingHttp(attributes["http"], _Guarded(sync, self.failed))))
+        http = _attribute(self._engine, "http")
+        if http is not None and not isinstance(getattr(type(self._engine), "http", None), property):
+            recording = RecordingHttp(http, _Guarded(sync, self.failed))
+            restores.append(swap(vars(self._engine), "http", recording))
         for layer in _layers(model):
             _add(restores, shadow(layer, "state_dict", self._seam(Phase.STATE_DICT, sync, sync.mark_state_dict)))
             _add(restores, shadow(layer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
-        tokenizer = attributes.get("tokenizer")
+        tokenizer = _attribute(self._engine, "tokenizer")
         if tokenizer is not None:
             _add(restores, shadow(tokenizer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
         self._put_collectives(sync, restores)
 
         def on_print(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if _RUNNING.get() is not sync or kwargs.get("file") not in {None, sys.stdout}:
+            file, separator = kwargs.get("file"), kwargs.get("sep")
+            if _RUNNING.get() is not sync or not (file is None or file is sys.stdout):
                 return call(*args, **kwargs)
-            text = str(kwargs.get("sep") or " ").join(map(str, args))
+            text = (" " if separator is None else separator).join(map(str, args))
             if self._guarded(sync.saw_print, text, sys.exception()):
                 return None
             return call(*args, **kwargs)
@@ -249,11 +253,14 @@ class _Guarded:
             self._failed(error)
             return False
 
-    def request_ended(self, recorded: Any) -> None:
+    def request_ended(self, recorded: Recorded) -> None:
         try:
             self._sync.request_ended(recorded)
         except Exception as error:
             self._failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        self._failed(error)
 
 
 @contextlib.contextmanager
@@ -264,17 +271,6 @@ def running(sync: Sync) -> Iterator[None]:
         yield
     finally:
         _RUNNING.reset(token)
-
-
-def _swap(attributes: dict[str, Any], name: str, value: Any) -> Restore:
-    before = attributes[name]
-    attributes[name] = value
-
-    def restore() -> None:
-        if attributes.get(name) is value:
-            attributes[name] = before
-
-    return restore
 
 
 def _add(restores: list[Restore], restore: Restore | None) -> None:
@@ -295,5 +291,13 @@ def _layers(model: Any) -> list[Any]:
 
 
 def _folder_of(engine: object) -> str | None:
-    folder = getattr(engine, "shared_ckpt_path", None)
-    return str(folder) if folder else None
+    folder = _attribute(engine, "shared_ckpt_path")
+    return os.fspath(folder) if isinstance(folder, str | os.PathLike) and folder else None
+
+
+def _attribute(engine: object, name: str) -> Any:
+    """An attribute that an engine may or may not have, or have as a property that is not ready yet."""
+    try:
+        return getattr(engine, name, None)
+    except Exception:
+        return None

@@ -29,6 +29,9 @@ class Listener(Protocol):
     def request_ended(self, recorded: Recorded) -> None:
         """A recorded exchange is over."""
 
+    def failed(self, error: BaseException) -> None:
+        """Recording it failed; the exchange itself is not touched."""
+
 
 class RecordingHttp:
     """Looks like what it stands for, and tells a listener of each call that sends something.
@@ -78,45 +81,41 @@ class _Sender:
         self._method, self._send, self._listener = method, send, listener
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        method, url = _method_and_url(self._method, args, kwargs)
+        method, url = self._guarded(_method_and_url, self._method, args, kwargs) or ("", "")
         if not self._listener.request_started(url, kwargs):
             return self._send(*args, **kwargs)
         start = time.monotonic_ns()
         try:
             answer = self._send(*args, **kwargs)
         except BaseException as error:
-            self._ended(method, url, start, error=error)
+            self._ended(_of_error, method, url, start, error)
             raise
         if inspect.isawaitable(answer):
             return self._awaited(answer, method, url, start)
-        self._ended(method, url, start, answer=answer, streamed=bool(kwargs.get("stream")))
+        self._ended(_of_answer, method, url, start, answer, bool(kwargs.get("stream")))
         return answer
 
     async def _awaited(self, pending: Any, method: str, url: str, start: int) -> Any:
         try:
             answer = await pending
         except BaseException as error:
-            self._ended(method, url, start, error=error)
+            self._ended(_of_error, method, url, start, error)
             raise
-        self._ended(method, url, start, answer=answer)
+        self._ended(_of_answer, method, url, start, answer, False)
         return answer
 
-    def _ended(
-        self,
-        method: str,
-        url: str,
-        start: int,
-        *,
-        answer: Any = None,
-        error: BaseException | None = None,
-        streamed: bool = False,
-    ) -> None:
-        duration = time.monotonic_ns() - start
-        if error is not None:
-            recorded = _of_error(method, url, duration, error)
-        else:
-            recorded = _of_answer(method, url, duration, answer, streamed)
-        self._listener.request_ended(recorded)
+    def _ended(self, record: Callable[..., Recorded], method: str, url: str, start: int, *what: Any) -> None:
+        recorded = self._guarded(record, method, url, time.monotonic_ns() - start, *what)
+        if recorded is not None:
+            self._listener.request_ended(recorded)
+
+    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        # Answers and exceptions are whatever the engine's client makes; even their text can raise.
+        try:
+            return function(*args)
+        except Exception as error:
+            self._listener.failed(error)
+            return None
 
 
 def is_update(url: str) -> bool:

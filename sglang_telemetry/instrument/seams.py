@@ -66,12 +66,16 @@ def shadow(owner: object, name: str, around: Around) -> Restore | None:
     attributes = getattr(owner, "__dict__", None)
     if not callable(original) or not isinstance(attributes, dict):
         return None
+    return swap(attributes, name, Shadow(owner, name, original, around))
+
+
+def swap(attributes: MutableMapping[str, Any], name: str, value: Any) -> Restore:
+    """Put a value in the place of another, or of none, in an object's attributes."""
     before = attributes.get(name, _ABSENT)
-    hook = Shadow(owner, name, original, around)
-    attributes[name] = hook
+    attributes[name] = value
 
     def restore() -> None:
-        if attributes.get(name) is hook:
+        if attributes.get(name) is value:
             _put(attributes, name, before)
 
     return restore

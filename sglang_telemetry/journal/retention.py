@@ -4,6 +4,7 @@ A trainer without an exporter removes what was abandoned for a week, so that a t
 everything else is the exporter's, which keeps the counts of what it removes.
 """
 
+import os
 from itertools import groupby
 from pathlib import Path
 
@@ -16,9 +17,12 @@ ABANDONED_SECONDS = 7 * 24 * 3600.0
 def segments(folder: Path) -> list[Path]:
     """All journal segments of the folder, the segments of one process in their order; empty when it is not there."""
     try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+        with os.scandir(folder) as entries:
+            # Plain files only: opening a FIFO would wait for its writer, and a link leads out of the folder.
+            names = [e.name for e in entries if e.name.endswith(SUFFIX) and e.is_file(follow_symlinks=False)]
     except OSError:
         return []
+    return [folder / name for name in sorted(names)]
 
 
 def stem_of(segment: Path) -> str:

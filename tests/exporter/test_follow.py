@@ -533,3 +533,14 @@ def test_many_trainers(watch: Watch) -> None:
     by_pid = {one.identity.pid: (one.how, one.result) for one in watch.losses()}
     assert by_pid == {trainers[1].pid: (Exit.LOST, None), trainers[2].pid: (Exit.LOST, Result.FAILURE)}
     assert [one.identity.pid for one in watch.events if isinstance(one, ProcessEnded)] == [trainers[0].pid]
+
+
+def test_what_is_no_journal_is_left_alone(tmp_path: Path) -> None:
+    """A FIFO, a folder and a link that end like journals: opening the first would wait for ever."""
+    os.mkfifo(tmp_path / "fifo-1.000001.jsonl")
+    (tmp_path / "folder-1.000001.jsonl").mkdir()
+    (tmp_path / "link-1.000001.jsonl").symlink_to("/dev/zero")
+    told: list[Event] = []
+    follower = Follower(tmp_path, told.append, time.time, retention_seconds=60.0)
+    assert follower.poll() is False
+    assert told == []
