@@ -7,6 +7,7 @@ import hashlib
 import os
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from types import ModuleType
@@ -14,6 +15,7 @@ from typing import Any
 
 from sglang_telemetry.events import Identity
 from sglang_telemetry.names import Env
+from sglang_telemetry.platform import started_at
 from sglang_telemetry.text import clean
 
 _STORE_KEY = "sglang_telemetry/run_id"
@@ -96,7 +98,8 @@ class IdentitySource:
         if self._given_run_id:
             return self._given_run_id
         if self._shared_run_id is None and group is not None and group.get_world_size() > 1:
-            self._shared_run_id = _agree(group, self._candidate)
+            restarts = env_int(self._environ, "TORCHELASTIC_RESTART_COUNT") or 0
+            self._shared_run_id = _agree(group, self._candidate, f"{_STORE_KEY}/{restarts}", started_at(os.getpid()))
         return self._shared_run_id or self._candidate
 
 
@@ -111,14 +114,20 @@ def process_group() -> Any:
         return None
 
 
-def _agree(group: Any, candidate: str) -> str | None:
+def _agree(group: Any, candidate: str, key: str, born: float | None) -> str | None:
     """The first rank to ask puts its candidate into the group's key-value store; all get that one.
 
-    One round trip to the store that the group was made with, once in a run. No rank waits for another.
+    One or two round trips to the store that the group was made with, once in a run. No rank waits for another. The
+    store can outlive a start (torchrun keeps it over restarts): an id that was made before this process was born is
+    of an earlier start, and is replaced. All ranks of a start are born before the first of them can get here.
     """
     try:
         store = group.distributed_c10d._get_default_store()
-        return bytes(store.compare_set(_STORE_KEY, "", candidate)).decode()
+        mine = f"{candidate}@{time.time():.3f}"
+        agreed = bytes(store.compare_set(key, "", mine)).decode()
+        if born is not None and float(agreed.partition("@")[2]) < born:
+            agreed = bytes(store.compare_set(key, agreed, mine)).decode()
+        return agreed.partition("@")[0]
     except (AttributeError, RuntimeError, ValueError):
         return None
 

@@ -24,6 +24,15 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if len(fields) > 19 else None
 
 
+def started_at(pid: int) -> float | None:
+    """When a process started, in Unix seconds."""
+    ticks = start_ticks(pid)
+    booted = next((line for line in (_read(Path("/proc/stat")) or "").splitlines() if line.startswith("btime ")), None)
+    if ticks is None or booted is None:
+        return None
+    return int(booted.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _read(path: Path) -> str | None:
     try:
         return path.read_text(errors="replace").strip()
