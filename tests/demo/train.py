@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import sglang_telemetry
-from tests.harness.minimind import SavableModel, SharedFolderEngine
+from tests.harness.minimind import SavableModel, SharedFolderEngine, leave_together
 
 WIDTH = 64
 
@@ -98,7 +98,7 @@ def main(url: str, checkpoint: str, orders: str, start: str = "") -> None:
             engine.update_policy(WrongShape(policy) if what == "wrong_shape" else model)
         except RuntimeError as error:
             print(f"rank {dist.get_rank()}: {error} (most trainers end here; this one goes on)", file=sys.stderr)
-    dist.destroy_process_group()
+    leave_together()
 
 
 if __name__ == "__main__":

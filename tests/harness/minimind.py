@@ -10,6 +10,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
+def leave_together() -> None:
+    """End the process group when all ranks are out of their last collective.
+
+    gloo's barrier lets one rank go while another is still in it; if the first one's process ends then, the other's
+    barrier fails.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"left/{dist.get_rank()}", "")
+    store.wait([f"left/{rank}" for rank in range(dist.get_world_size())])
+    dist.destroy_process_group()
+
+
 class FileTokenizer:
     """A tokenizer that writes one small file."""
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import sglang_telemetry
-from tests.harness.minimind import SavableModel, SharedFolderEngine
+from tests.harness.minimind import SavableModel, SharedFolderEngine, leave_together
 
 
 class Suicidal(SavableModel):
@@ -39,7 +39,7 @@ def main(url: str, syncs: str, folder: str, kill_rank: str = "-1", phase: str = 
             else:
                 dist.barrier = lambda: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
         engine.update_policy(DistributedDataParallel(model))
-    dist.destroy_process_group()
+    leave_together()
 
 
 if __name__ == "__main__":

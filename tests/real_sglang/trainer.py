@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import sglang_telemetry
 from tests.demo.train import FromCheckpoint, WrongShape, order
-from tests.harness.minimind import SharedFolderEngine
+from tests.harness.minimind import SharedFolderEngine, leave_together
 
 
 class Unsaved(FromCheckpoint):
@@ -54,7 +54,7 @@ def main(url: str, checkpoint: str, orders: str, start: str) -> None:
             engine.update_policy(model)
         except RuntimeError as error:
             assert str(error) == "SGLang update_policy failed"  # noqa: PT017
-    dist.destroy_process_group()
+    leave_together()
 
 
 if __name__ == "__main__":
