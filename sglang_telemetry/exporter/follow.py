@@ -30,6 +30,9 @@ from sglang_telemetry.journal.retention import segments, stem_of
 from sglang_telemetry.names import Component, Exit, Result
 from sglang_telemetry.text import clean
 
+GRACE_SECONDS = 0.3
+"""A scheduler stops a trainer and its launcher at the same moment: so long has the launcher to say that it was so."""
+
 
 @dataclass(slots=True)
 class Followed:
@@ -46,6 +49,7 @@ class Followed:
     unwatched: bool = False
     stop_asked: bool = False
     unreadable: bool = False
+    missed_at: float = 0.0
     seen_alive_at: float = 0.0
 
     def note(self, event: Event) -> None:
@@ -177,9 +181,14 @@ class Follower:
         reader = self._readers[known.stem]
         if known.head is None and known.launch is None and reader.offset == 0 and now - reader.modified_at() < 5.0:
             return False  # being born: the file is there, its lock and its first line are not
-        known.over = True
         if known.head is not None:
-            self._emit(self._loss(known, known.head, max(known.seen_alive_at, reader.modified_at())))
+            loss = self._loss(known, known.head, max(known.seen_alive_at, reader.modified_at()))
+            if loss.result is Result.FAILURE and known.head.launch_id is not None:
+                known.missed_at = known.missed_at or now
+                if now - known.missed_at < GRACE_SECONDS:
+                    return False
+            self._emit(loss)
+        known.over = True
         self._close(known.stem)
         return True
 

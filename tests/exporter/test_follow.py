@@ -23,7 +23,7 @@ from sglang_telemetry.events import (
     ProcessUnwatched,
     TelemetryError,
 )
-from sglang_telemetry.exporter import snapshot
+from sglang_telemetry.exporter import follow, snapshot
 from sglang_telemetry.exporter.follow import Follower
 from sglang_telemetry.journal.retention import segments
 from sglang_telemetry.names import Component, Exit, Phase, Result
@@ -297,7 +297,7 @@ def test_other_launch_was_told_to_stop(watch: Watch) -> None:
     watch.trainer().do(LAUNCH).do("launch.signalled(15)")
     trainer = watch.trainer().do("head(launch_id='another'); sink.emit(begun(me))")
     trainer.kill()
-    watch.poll()
+    wait_until(lambda: (watch.poll(), watch.losses())[1], "the trainer is missed")
     assert told(watch.losses()) == [loss(trainer, Exit.LOST, Result.FAILURE)]
 
 
@@ -309,6 +309,20 @@ def test_stop_is_remembered_across_a_restart_of_the_exporter(watch: Watch) -> No
     watch.poll()
     watch.restart()
     trainer.kill()
+    watch.poll()
+    assert told(watch.losses()) == [loss(trainer, Exit.CLEAN, Result.CANCELLED)]
+
+
+def test_stop_that_is_told_after_the_death(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler stops all processes of a job at once: the launcher's word may come after the trainer's end."""
+    monkeypatch.setattr(follow, "GRACE_SECONDS", 60.0)
+    launcher = watch.trainer().do(LAUNCH)
+    trainer = watch.trainer().do("head(launch_id='l'); sink.emit(begun(me))")
+    watch.poll()
+    trainer.kill()
+    watch.poll()
+    assert watch.losses() == []
+    launcher.do("launch.signalled(15)")
     watch.poll()
     assert told(watch.losses()) == [loss(trainer, Exit.CLEAN, Result.CANCELLED)]
 
