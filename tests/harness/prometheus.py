@@ -81,6 +81,10 @@ class Prometheus:
         """Wait until a query has a result."""
         wait_until(lambda: self.query(expression), f"Prometheus has {expression}", timeout)
 
+    def wait_for_target_up(self, job: str, timeout: float = 30.0) -> None:
+        """Wait until a target of that job was scraped; static targets take some seconds after the start."""
+        self.wait_for(f'up{{job="{job}"}} == 1', timeout)
+
     def close(self) -> None:
         """Stop it."""
         self._child.close()

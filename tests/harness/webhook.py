@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.harness.processes import wait_until
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -46,6 +48,11 @@ class Webhook:
     def of(self, status: str, **labels: str) -> list[Page]:
         """Pages with that status and these labels."""
         return [p for p in self.pages if p.status == status and labels.items() <= p.labels.items()]
+
+    def wait_for(self, status: str, timeout: float = 60.0, **labels: str) -> Page:
+        """The first page with that status and these labels, when it comes."""
+        wait_until(lambda: self.of(status, **labels), f"a page: {status} {labels}", timeout)
+        return self.of(status, **labels)[0]
 
     def close(self) -> None:
         """Stop."""
