@@ -12,7 +12,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202
 _ANSI = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[@-_]")
 _HIDDEN = "[redacted]"
 # Every repetition is bounded or cannot overlap itself: a hostile body must not cost a sync more than its length.
-_SECRET_KEY = r"(?:api[_-]?key|token(?!s\b)|secret|passw(?:or)?d|credential)[\w.-]{0,40}"
+_SECRET_KEY = r"(?:(?:api|access|private)[_-]?key|token(?!s\b)|secret|passw(?:or)?d|pwd|credential|cookie)[\w.-]{0,40}"
 # A quoted value may have escaped quotes inside, be JSON inside a JSON string itself, or be cut before its end.
 _VALUE = r"""\\+["'][^"'\n]*(?:["']|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|[^\s,;&}"'\\]+"""
 # Each with words of which one must be there: looking for those first is what makes a good sync cheap.
@@ -24,13 +24,19 @@ _SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\1{_HIDDEN}",
     ),
     (
-        ("key", "token", "secret", "passw", "credential"),
+        ("key", "token", "secret", "passw", "pwd", "credential", "cookie"),
         re.compile(rf"(?i)({_SECRET_KEY}\\{{0,8}}[\"']?\s{{0,8}}[:=]\s{{0,8}})(?:{_VALUE})"),
         rf"\1{_HIDDEN}",
     ),
     (("@",), re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^/\s\"'<>]*@"), r"\1"),
     (("?",), re.compile(r"(?<=[\w/.])\?[\w.%-]+=[^\s\"'<>)]*"), f"?{_HIDDEN}"),
-    (("sk", "hf", "ghp", "xox"), re.compile(r"\b(?:sk|hf|ghp|xox[bp])[-_][\w-]{8,}"), _HIDDEN),
+    (("--",), re.compile(r"(?i)(--[\w-]{0,20}(?:key|token|secret|password)\s{1,8})[^\s\"']+"), rf"\1{_HIDDEN}"),
+    (
+        ("sk", "hf", "gh", "github", "glpat", "xox"),
+        re.compile(r"\b(?:sk|hf|gh[pousr]|github_pat|glpat|xox[bp])[-_][\w-]{8,}"),
+        _HIDDEN,
+    ),
+    (("akia", "eyj"), re.compile(r"\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), _HIDDEN),
 )
 
 

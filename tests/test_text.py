@@ -194,3 +194,22 @@ def test_hostile_text_costs_no_more_than_its_length(text: str) -> None:
     began = time.perf_counter()
     clean(text)
     assert time.perf_counter() - began < 0.05
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "launch --api-key s3cr3t-Value.42 --port 1",
+        "access_key=s3cr3t-Value.42",
+        "private_key: s3cr3t-Value.42",
+        "pwd=s3cr3t-Value.42",
+        "Set-Cookie: s3cr3t-Value.42",
+        "glpat-s3cr3tValue42",
+        "github_pat_s3cr3tValue42",
+        "AKIAS3CR3TVALUE42X",
+        "eyJhbGciOiJI.s3cr3tValue42.s3cr3tValue42",
+    ],
+)
+def test_more_ways_in_which_a_secret_is_written(text: str) -> None:
+    """Options, cookies, and tokens that are known by how they begin."""
+    assert "s3cr3t" not in clean(text).lower()

@@ -81,7 +81,13 @@ def run(arguments: argparse.Namespace) -> int:
     exporter = _Exporter(folder.absolute(), arguments.listen, idle_seconds=max(linger, IDLE_SECONDS))
     exporter.start()
     with _BlockedSignals() as before:
-        child = _Child(command, launch.environment(), before)
+        try:
+            child = _Child(command, launch.environment(), before)
+        except OSError as error:
+            _say(f"{command[0]} cannot be started: {error}")
+            exporter.stop(others=launch.others_live())
+            launch.close()
+            return 126
         code = child.wait(launch)
         launch.ended(code)
         if code != 0 and not child.asked_to_stop:
@@ -107,6 +113,7 @@ class _Child:
     def __init__(self, command: list[str], environment: dict[str, str], mask: set[signal.Signals]) -> None:
         self.asked_to_stop = False
         self._interrupts = 0
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit code away
         self._process = subprocess.Popen(
             command,
             env=os.environ | environment,

@@ -120,10 +120,10 @@ class Exporter:
             "scrapers": dict(self._scrapers),
         }
 
-    def scraped_by(self, who: str) -> None:
-        """Somebody got the metrics."""
+    def scraped_by(self, who: str, at: float) -> None:
+        """Somebody got the metrics of that Unix time."""
         if len(self._scrapers) < 64 or who in self._scrapers:
-            self._scrapers[who] = time.time()
+            self._scrapers[who] = at
 
     def close(self) -> None:
         """Stop serving, save the counts, let the folder go."""
@@ -206,14 +206,14 @@ class _Handler(BaseHTTPRequestHandler):
             "/healthz": lambda: _json(*exporter.health()),
             "/": lambda: (200, exporter.page().encode(), "text/html; charset=utf-8"),
         }
-        answer = answers.get(path)
+        answer, asked_at = answers.get(path), time.time()
         try:
             status, body, kind = answer() if answer else (404, b"see /metrics, /healthz, /\n", "text/plain")
         except Exception as error:
             exporter._error(error)
             status, body, kind = 500, f"{type(error).__name__}: {error}\n".encode(), "text/plain; charset=utf-8"
         if path == "/metrics" and status == 200:  # before the body, so that whoever has read it is listed
-            exporter.scraped_by(f"{self.client_address[0]} {self.headers.get('User-Agent', '')}"[:200])
+            exporter.scraped_by(f"{self.client_address[0]} {self.headers.get('User-Agent', '')}"[:200], asked_at)
         try:
             self.send_response(status)
             self.send_header("Content-Type", kind)

@@ -49,7 +49,7 @@ def _fault(folder: Path, files: int) -> str | None:
     if not files:
         return "no weight files"
     try:
-        for path in sorted(folder.iterdir()):
+        for path in sorted(path for path in folder.iterdir() if path.is_file()):
             fault = None
             if path.name.endswith(".safetensors"):
                 fault = _safetensors_fault(path)
@@ -59,7 +59,7 @@ def _fault(folder: Path, files: int) -> str | None:
                 fault = _index_fault(path)
             if fault is not None:
                 return clean(f"{path.name}: {fault}", limit=500)
-    except (OSError, ValueError, RecursionError) as error:
+    except Exception as error:  # a header can be anything
         return clean(f"cannot be read: {type(error).__name__}: {error}", limit=500)
     return None
 

@@ -46,7 +46,7 @@ def check(engine: object) -> None:
         )
     if not isinstance(getattr(engine, "__dict__", None), dict):
         raise TypeError(f"instrument({type(engine).__name__}): it has __slots__ and takes no attribute {METHOD}")
-    while method is not None:
+    for _ in range(64):  # an object that answers every attribute has a __wrapped__ without end
         if isinstance(method, Shadow):
             raise RuntimeError(
                 f"this {type(engine).__name__} is instrumented already: use the Telemetry you got, or uninstrument() it"
@@ -122,11 +122,16 @@ class EngineInstrument:
             sync = outer or self._recorder.begin(target_of(self._engine), folder=_folder_of(self._engine))
             # Of two calls at once on one engine, the second is timed as a whole: seams cannot tell them apart.
             if alone:
-                self._put_seams(sync, model, restores)
+                self._guarded(self._put_seams, sync, model, restores)  # without its seams, a sync is still a sync
             return (None if outer is not None else sync), restores, alone
         except Exception as error:
             self.failed(error)
             return None, restores, alone
+        except BaseException:  # Ctrl-C while the seams go in
+            for restore in reversed(restores):
+                restore()
+            self.finish(alone)
+            raise
 
     def finish(self, alone: bool) -> None:
         """The engine is free for another call."""
@@ -139,7 +144,8 @@ class EngineInstrument:
 
     def _put_seams(self, sync: Sync, model: Any, restores: list[Restore]) -> None:
         http = _attribute(self._engine, "http")
-        if http is not None and not isinstance(getattr(type(self._engine), "http", None), property):
+        is_client = callable(_attribute(http, "post")) or callable(_attribute(http, "request"))
+        if is_client and not isinstance(getattr(type(self._engine), "http", None), property):
             recording = RecordingHttp(http, _Guarded(sync, self.failed))
             restores.append(swap(vars(self._engine), "http", recording))
         for layer in _layers(model):
@@ -231,7 +237,8 @@ class _Observed:
             for restore in reversed(self._restores):
                 restore()
             if self._token is not None:
-                _RUNNING.reset(self._token)
+                with contextlib.suppress(ValueError):
+                    _RUNNING.reset(self._token)
             if self._sync is not None:
                 self._sync.end(returned=self.returned, raised=raised)
         except Exception as error:
@@ -270,7 +277,8 @@ def running(sync: Sync) -> Iterator[None]:
     try:
         yield
     finally:
-        _RUNNING.reset(token)
+        with contextlib.suppress(ValueError):  # a generator that was finished in another context
+            _RUNNING.reset(token)
 
 
 def _add(restores: list[Restore], restore: Restore | None) -> None:

@@ -90,7 +90,8 @@ class _Sender:
         except BaseException as error:
             self._ended(_of_error, method, url, start, error)
             raise
-        if inspect.isawaitable(answer):
+        # Not when it is a context manager as well: `async with client.post(...)` wants that, not a coroutine.
+        if inspect.isawaitable(answer) and not hasattr(answer, "__aenter__"):
             return self._awaited(answer, method, url, start)
         self._ended(_of_answer, method, url, start, answer, bool(kwargs.get("stream")))
         return answer

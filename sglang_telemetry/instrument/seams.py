@@ -27,6 +27,8 @@ class Shadow:
     def __init__(self, owner: object, name: str, original: Callable[..., Any], around: Around) -> None:
         self._owner, self._name, self._original, self._around = owner, name, original, around
         self._was_on_instance = name in vars(owner)
+        self.over = False
+        self.before: Any = _ABSENT
         self.__wrapped__ = original
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +68,27 @@ def shadow(owner: object, name: str, around: Around) -> Restore | None:
     attributes = getattr(owner, "__dict__", None)
     if not callable(original) or not isinstance(attributes, dict):
         return None
-    return swap(attributes, name, Shadow(owner, name, original, around))
+    hook = Shadow(owner, name, original, around)
+    with _LOCK:
+        hook.before = attributes.get(name, _ABSENT)
+        attributes[name] = hook
+
+    def restore() -> None:
+        # Two engines can hook one model in two threads, and be done in any order: a hook that is over is passed
+        # through while another lies on it, and goes with that one.
+        with _LOCK:
+            hook.over, hook._around = True, _pass_through
+            now = attributes.get(name, _ABSENT)
+            while isinstance(now, Shadow) and now.over:
+                now = now.before
+            if attributes.get(name) is hook:
+                _put(attributes, name, now)
+
+    return restore
+
+
+def _pass_through(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return call(*args, **kwargs)
 
 
 def swap(attributes: MutableMapping[str, Any], name: str, value: Any) -> Restore:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.classify import Evidence, Recorded, classify, walk
 from sglang_telemetry.events import (
     Checkpoint,
@@ -196,7 +197,12 @@ class Sync:
             version=self._version,
         )
         if result is Result.FAILURE:
-            record = self._explained(record, raised, phase)
+            try:
+                record = self._explained(record, raised, phase)
+            except Exception as error:  # an exception whose text raises, say: it failed, and that is counted
+                told = f"{type(error).__name__} while it was explained"
+                kind = type(raised).__name__ if raised is not None else "failure"
+                record = replace(record, cause=FailureCause.UNKNOWN, error_type=kind, error_text=told)
         if self._recorded is not None and self._recorded.exchange.status_code is not None:
             self.recorder.reached = True
         if there is not None and there.bytes and there.fault is None:
@@ -230,7 +236,10 @@ class Sync:
     def _look(self, *, deep: bool) -> Checkpoint | None:
         if not self._coordinator or self._folder is None:
             return None
-        return checkpoint.look(self._folder, deep=deep)
+        try:
+            return checkpoint.look(self._folder, deep=deep)
+        except Exception:  # what cannot be looked at is unknown; the record has to be written all the same
+            return None
 
     def _explained(self, record: SyncRecord, raised: BaseException | None, phase: Phase) -> SyncRecord:
         cause, applied = classify(

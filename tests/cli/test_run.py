@@ -117,6 +117,23 @@ def test_bad_command_lines(tmp_path: Path, options: tuple[str, ...], command: li
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_script_whose_interpreter_is_missing(tmp_path: Path) -> None:
+    """126, as shells say it, and one line."""
+    script = tmp_path / "train"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    done = run(tmp_path / "j", str(script))
+    assert done.returncode == 126
+    assert "cannot be started" in done.stderr
+
+
+def test_exit_code_where_the_end_of_children_is_ignored(tmp_path: Path) -> None:
+    """Some supervisors start their children with SIGCHLD ignored, which would take the exit code away."""
+    command = run_command(tmp_path, sys.executable, "-c", "raise SystemExit(7)")
+    ignoring = f"import os,signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({command[0]!r}, {command!r})"
+    assert subprocess.run([sys.executable, "-c", ignoring], env=ENVIRONMENT, check=False).returncode == 7
+
+
 def test_malformed_listen(tmp_path: Path) -> None:
     """Told at once."""
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """Engines, clients and answers that are not what one expects: the trainer must not notice that somebody looked."""
 
 import io
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import MagicMock
@@ -11,6 +12,7 @@ import requests
 import sglang_telemetry
 from sglang_telemetry import FailureCause, Result
 from sglang_telemetry.events import EnginePrint, TelemetryError
+from sglang_telemetry.instrument.seams import shadow
 from sglang_telemetry.names import Component
 from sglang_telemetry.testing import RecordingSink
 from tests.harness.answers import SUCCESS, Answers
@@ -167,3 +169,140 @@ def test_prints_of_all_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     assert [event.text for event in sink.events if isinstance(event, EnginePrint)] == ["a1", "b None", "c d"]
     assert elsewhere.getvalue() == "elsewhere\n"
     assert capsys.readouterr().out == ""
+
+
+def test_two_engines_that_share_a_model_leave_no_trace(tmp_path: Path) -> None:
+    """Hooks of two syncs that end in the order in which they began: nothing stays on the model, nothing grows."""
+    model = SavableModel()
+    sinks = RecordingSink(), RecordingSink()
+    with Answers(SUCCESS) as server:
+        first, second = (SharedFolderEngine(server.url, str(tmp_path / n), timeout=5) for n in "ab")
+        with (
+            sglang_telemetry.instrument(first, run="a", sinks=[sinks[0]]),
+            sglang_telemetry.instrument(second, run="b", sinks=[sinks[1]]) as other,
+        ):
+            instrument = other._instrument
+            assert instrument is not None
+            for _ in range(5):
+                sync, restores, alone = instrument.begin(model)
+                first.update_policy(model)  # begins and ends while the other's hooks are in
+                for restore in restores:
+                    restore()
+                instrument.finish(alone)
+                assert sync is not None
+                sync.end()
+    assert not {"state_dict", "save_pretrained"} & vars(model).keys()
+    assert [len(sink.records) for sink in sinks] == [5, 5]
+
+
+def test_hooks_that_end_in_the_order_they_began() -> None:
+    """The lower hook goes first: the upper one stays, and takes the lower one with it."""
+
+    class Owner:
+        def save(self) -> str:
+            return "saved"
+
+    owner = Owner()
+    seen: list[str] = []
+
+    def around(name: str) -> Any:
+        def call(original: Any, args: Any, kwargs: Any) -> Any:
+            seen.append(name)
+            return original(*args, **kwargs)
+
+        return call
+
+    lower = shadow(owner, "save", around("lower"))
+    upper = shadow(owner, "save", around("upper"))
+    assert lower is not None
+    assert upper is not None
+    assert owner.save() == "saved"
+    lower()
+    assert owner.save() == "saved"
+    upper()
+    assert owner.save() == "saved"
+    assert seen == ["upper", "lower", "upper"]
+    assert "save" not in vars(owner)
+
+
+@pytest.mark.parametrize("http", [requests.post, "http://10.0.0.7", {"post": 1}, 7])
+def test_http_that_is_no_client_is_left_alone(http: Any) -> None:
+    """A function, a string, a dictionary: the engine finds what it put there."""
+
+    class Holding:
+        def __init__(self) -> None:
+            self.http = http
+
+        def update_policy(self, model: Any) -> Any:
+            return self.http
+
+    engine, sink = Holding(), RecordingSink()
+    with sglang_telemetry.instrument(engine, sinks=[sink]):
+        assert engine.update_policy(None) is http
+    assert len(sink.records) == 1
+
+
+class Hostile:
+    """A model that answers no question."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def test_sync_without_its_seams_is_still_recorded() -> None:
+    """The seams cannot be put in: the sync is counted all the same, and the error as well."""
+
+    class Plain:
+        def update_policy(self, model: Any) -> str:
+            return "done"
+
+    engine, sink = Plain(), RecordingSink()
+    with sglang_telemetry.instrument(engine, sinks=[sink]):
+        assert engine.update_policy(Hostile()) == "done"
+    assert [r.result for r in sink.records] == [Result.SUCCESS]
+    assert any(isinstance(event, TelemetryError) for event in sink.events)
+
+
+@pytest.mark.parametrize("header", [b"[]", b'{"a":5}', b'{"a":{"dtype":"F16"}}', b'{"a":{"data_offsets":[0]}}'])
+def test_failure_with_a_corrupt_checkpoint_is_recorded(tmp_path: Path, header: bytes) -> None:
+    """Headers that are JSON and nothing else, a FIFO beside them: a fault of the checkpoint, not of the record."""
+
+    class Corrupt(SavableModel):
+        def save_pretrained(self, path: str, **named: Any) -> None:
+            Path(path).mkdir(exist_ok=True)
+            (Path(path) / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+            if not (Path(path) / "pipe.bin").exists():
+                os.mkfifo(Path(path) / "pipe.bin")
+
+    sink = RecordingSink()
+    with Answers((400, b'{"success":false,"message":"odd"}')) as server:
+        engine = SharedFolderEngine(server.url, str(tmp_path / "c"), timeout=5)
+        with sglang_telemetry.instrument(engine, sinks=[sink]), pytest.raises(RuntimeError):
+            engine.update_policy(Corrupt())
+    [record] = sink.records
+    assert record.cause is FailureCause.SERVER_ERROR
+    assert record.checkpoint is not None
+    assert record.checkpoint.fault is not None
+
+
+def test_unprintable_failure_is_counted() -> None:
+    """The record of a failure whose text raises is written, with what is left to say."""
+    sink = RecordingSink()
+
+    class Failing:
+        def update_policy(self, model: Any) -> None:
+            raise Unprintable
+
+    engine = Failing()
+    with sglang_telemetry.instrument(engine, sinks=[sink]), pytest.raises(Unprintable):
+        engine.update_policy(None)
+    assert [(r.result, r.cause, r.error_type) for r in sink.records] == [
+        (Result.FAILURE, FailureCause.UNKNOWN, "Unprintable")
+    ]
+
+
+def test_endless_attributes_are_no_endless_check() -> None:
+    """An engine that answers every attribute can be instrumented."""
+    engine = MagicMock()
+    with sglang_telemetry.instrument(engine, sinks=[RecordingSink()]):
+        engine.update_policy(None)
