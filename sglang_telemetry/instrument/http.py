@@ -93,7 +93,8 @@ class _Sender:
         # Not when it is a context manager as well: `async with client.post(...)` wants that, not a coroutine.
         if inspect.isawaitable(answer) and not hasattr(answer, "__aenter__"):
             return self._awaited(answer, method, url, start)
-        self._ended(_of_answer, method, url, start, answer, bool(kwargs.get("stream")))
+        streamed = kwargs.get("stream", getattr(getattr(self._send, "__self__", None), "stream", False)) is True
+        self._ended(_of_answer, method, url, start, answer, streamed)
         return answer
 
     async def _awaited(self, pending: Any, method: str, url: str, start: int) -> Any:

@@ -109,8 +109,12 @@ class JournalWriter:
             self._append(self._fd, self._head)
             self._head = None
         while self._pending:
-            self._append(self._fd, self._pending[0])
-            self._pending.popleft()
+            line = self._pending.popleft()  # first: a signal's exception behind the write must not write it again
+            try:
+                self._append(self._fd, line)
+            except OSError:
+                self._pending.appendleft(line)
+                raise
 
     def _append(self, fd: int, line: bytes) -> None:
         # A short write left half a line behind: end it, so that only that copy is lost and not this one too.

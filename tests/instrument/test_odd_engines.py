@@ -306,3 +306,32 @@ def test_endless_attributes_are_no_endless_check() -> None:
     engine = MagicMock()
     with sglang_telemetry.instrument(engine, sinks=[RecordingSink()]):
         engine.update_policy(None)
+
+
+class Streaming(Client):
+    """A client that leaves bodies to be read later, by its own setting, as a Session can."""
+
+    stream = True
+
+
+class Unread:
+    """An answer whose body must not be read."""
+
+    status_code = 200
+    read = False
+
+    @property
+    def content(self) -> bytes:
+        """Remember that it was."""
+        self.read = True
+        return b""
+
+
+def test_streamed_answer_is_not_read() -> None:
+    """Reading its body would wait for it."""
+    answer, sink = Unread(), RecordingSink()
+    engine = Posting(Streaming(answer))
+    with sglang_telemetry.instrument(engine, sinks=[sink]):
+        engine.update_policy(None)
+    assert answer.read is False
+    assert [r.result for r in sink.records] == [Result.SUCCESS]
