@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.names import Applied, Component, Exit, Phase, Result, Transport
 
+MAX_EXCHANGES = 16
+"""A record holds no more requests than these, so that an engine that polls in its sync does not write a long one."""
+
 __all__ = [
     "Checkpoint",
     "EnginePrint",
@@ -24,6 +27,7 @@ __all__ = [
     "ProcessLost",
     "ProcessStarted",
     "ProcessUnwatched",
+    "RequestRecord",
     "SyncRecord",
     "SyncStarted",
     "Target",
@@ -108,12 +112,16 @@ class ProcessLost:
         at: Unix seconds at which it was last known to live.
         how: What its end is counted as.
         result: What a sync that was open is counted as; None when none was open.
+        sync: The start of the sync that was open.
+        phases: The phases it went through; the last one was open, and lasts until ``at``.
     """
 
     identity: Identity
     at: float
     how: Exit
     result: Result | None = None
+    sync: "SyncStarted | None" = None
+    phases: "tuple[PhaseSpan, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +134,14 @@ class ProcessUnwatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncStarted:
-    """A sync has begun; its first phase is ``setup``."""
+    """A sync has begun; its first phase is ``setup``.
+
+    Args:
+        at: Unix seconds.
+        trace_id: The trace that this rank's spans are in.
+        parent_span_id: The caller's active span, when this rank's spans are in the caller's trace; else None, and the
+            trace is the one that all ranks derive alike.
+    """
 
     identity: Identity
     sequence: int
@@ -135,6 +150,7 @@ class SyncStarted:
     trace_id: str
     target: Target
     version: str | None = None
+    parent_span_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +182,7 @@ class Exchange:
         status_code: None when no answer came.
         response_text: At most 8 KiB.
         response_bytes: True length of the answer, None when no answer came.
+        offset_ns: From the start of the sync to the call.
         duration_ns: From the call to its return.
         error_type: Class name of the exception that came instead of an answer.
         error_text: Its text, cleaned.
@@ -177,6 +194,7 @@ class Exchange:
     status_code: int | None = None
     response_text: str | None = None
     response_bytes: int | None = None
+    offset_ns: int = 0
     duration_ns: int = 0
     error_type: str | None = None
     error_text: str | None = None
@@ -210,8 +228,14 @@ class SyncRecord:
         started_at: Unix seconds, read once.
         duration_ns: The sum of the phases, to the nanosecond.
         coordinator: This rank counts the sync; the others report their waits only.
+        trace_id: The trace that this rank's spans are in.
+        span_id: The root span on the coordinator, the rank's span elsewhere.
+        parent_span_id: As in :class:`SyncStarted`.
+        failed_phase: The phase in which it failed, None when it did not.
         error_type: ``error.type`` as OpenTelemetry has it: status code or exception class.
         error_text: Text of the exception that says most, cleaned.
+        exchanges: What the engine sent during the sync, at most :data:`MAX_EXCHANGES`.
+        decisive: Index in ``exchanges`` of the update that decided on the result, None when there was none.
         reached_before: The server had answered this process before this sync.
     """
 
@@ -225,11 +249,14 @@ class SyncRecord:
     trace_id: str
     span_id: str
     target: Target
+    parent_span_id: str | None = None
     cause: FailureCause | None = None
+    failed_phase: Phase | None = None
     weights_applied: Applied = Applied.UNKNOWN
     error_type: str | None = None
     error_text: str | None = None
-    exchange: Exchange | None = None
+    exchanges: tuple[Exchange, ...] = ()
+    decisive: int | None = None
     attempts: int = 1
     checkpoint: Checkpoint | None = None
     reached_before: bool = False
@@ -240,12 +267,38 @@ class SyncRecord:
         """Unix seconds of the end: the wall clock at the start plus the monotonic duration."""
         return self.started_at + self.duration_ns / 1e9
 
+    @property
+    def exchange(self) -> Exchange | None:
+        """The update request that decided on the result."""
+        return None if self.decisive is None else self.exchanges[self.decisive]
+
     def phase_seconds(self) -> dict[Phase, float]:
         """Seconds by phase, in the order in which the phases were first entered."""
         total: dict[Phase, int] = {}
         for span in self.phases:
             total[span.phase] = total.get(span.phase, 0) + span.duration_ns
         return {phase: duration / 1e9 for phase, duration in total.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """The engine sent something outside of a sync, such as a rollout, and was answered or not.
+
+    Args:
+        at: Unix seconds of the call.
+        sequence: The last sync that had begun before, 0 before the first.
+        trace_id: The trace that the request carries, the caller's where the caller has an active span.
+        span_id: The span that the request names as its parent.
+        parent_span_id: The caller's active span.
+    """
+
+    identity: Identity
+    at: float
+    sequence: int
+    trace_id: str
+    span_id: str
+    exchange: Exchange
+    parent_span_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,6 +360,7 @@ Event = (
     | SyncStarted
     | PhaseStarted
     | SyncRecord
+    | RequestRecord
     | EnginePrint
     | TelemetryError
     | LaunchStarted

@@ -1,9 +1,8 @@
-"""Who speaks: run, run id, rank, world size; and the trace ids that every rank derives alike, with no message.
+"""Who speaks: run, run id, rank, world size.
 
 torch is never imported here: it is looked at only when the trainer has imported it already.
 """
 
-import hashlib
 import os
 import socket
 import sys
@@ -154,22 +153,3 @@ def script_name(argv0: str) -> str:
 def label_value(name: str) -> str:
     """A run name as a label value: printable, at most 120 bytes."""
     return clean(name, limit=120).replace("\n", " ").strip() or "python"
-
-
-def trace_id(identity: Identity, sequence: int) -> str:
-    """32 hex digits, the same on every rank of a sync."""
-    return _digest(identity.run, identity.run_id, str(sequence))[:32]
-
-
-def root_span_id(identity: Identity, sequence: int) -> str:
-    """16 hex digits of the coordinator's root span, the same on every rank of a sync."""
-    return _digest(identity.run, identity.run_id, str(sequence))[32:48]
-
-
-def rank_span_id(identity: Identity, sequence: int) -> str:
-    """16 hex digits of this rank's span in a sync."""
-    return _digest(identity.run, identity.run_id, str(sequence), str(identity.rank))[:16]
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

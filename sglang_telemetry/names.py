@@ -82,6 +82,54 @@ class LogEvent(StrEnum):
     TELEMETRY_ERROR = "telemetry.error"
 
 
+class SpanName(StrEnum):
+    """Names of the spans of a sync; a phase's name is made by :func:`phase_span`, a request's is method and route."""
+
+    SYNC = "weight_sync"
+    RANK = "weight_sync.rank"
+
+
+def phase_span(phase: Phase) -> str:
+    """Name of the span of one phase, such as ``weight_sync.save``."""
+    return f"{SpanName.SYNC}.{phase}"
+
+
+class Attribute(StrEnum):
+    """Attributes of spans and keys of log lines; those without our prefix are OpenTelemetry's stable conventions."""
+
+    RUN = "weight_sync.run"
+    RUN_ID = "weight_sync.run_id"
+    SEQUENCE = "weight_sync.sequence"
+    RANK = "weight_sync.rank"
+    WORLD_SIZE = "weight_sync.world_size"
+    VERSION = "weight_sync.version"
+    TRANSPORT = "weight_sync.transport"
+    RESULT = "weight_sync.result"
+    CAUSE = "weight_sync.cause"
+    WEIGHTS_APPLIED = "weight_sync.weights_applied"
+    ATTEMPTS = "weight_sync.attempts"
+    PAYLOAD_BYTES = "weight_sync.payload_bytes"
+    UNFINISHED = "weight_sync.unfinished"
+    RESPONSE_TEXT = "weight_sync.response_text"
+    ERROR_MESSAGE = "error.message"
+    ERROR_TYPE = "error.type"
+    HTTP_METHOD = "http.request.method"
+    HTTP_RESEND_COUNT = "http.request.resend_count"
+    HTTP_RESPONSE_SIZE = "http.response.body.size"
+    HTTP_STATUS = "http.response.status_code"
+    SERVER_ADDRESS = "server.address"
+    SERVER_PORT = "server.port"
+    URL = "url.full"
+    HOST = "host.name"
+    PID = "process.pid"
+    SERVICE_INSTANCE = "service.instance.id"
+    SERVICE_NAME = "service.name"
+
+
+RESPONSE_EVENT = "weight_sync.response"
+"""Name of the span event that carries the text of an answer."""
+
+
 class Env(StrEnum):
     """Environment variables that are read; everything has a default without them."""
 

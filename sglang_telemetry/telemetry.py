@@ -33,6 +33,7 @@ def instrument(
     world_size: int | None = None,
     run_id: str | None = None,
     expected_interval_seconds: float | None = None,
+    propagate: bool = True,
     clock: Clock | None = None,
 ) -> "Telemetry":
     """Observe every weight sync of a rollout engine; the engine stays the object it was.
@@ -46,6 +47,7 @@ def instrument(
         run_id: Id of this start, the same on all ranks; default ``SGLANG_TELEMETRY_RUN_ID``, then one that the ranks
             share through the process group's store, then a random one.
         expected_interval_seconds: Seconds between two syncs, for staleness alerts; default the median of those seen.
+        propagate: The engine's requests carry ``traceparent``, unless something else set it.
         clock: Where time comes from; a test gives its own.
 
     Raises:
@@ -61,6 +63,7 @@ def instrument(
         world_size=world_size,
         run_id=run_id,
         expected_interval_seconds=expected_interval_seconds,
+        propagate=propagate,
         clock=clock,
         engine=type(engine).__name__,
         target=target_of(engine),
@@ -90,6 +93,7 @@ class Telemetry:
         world_size: int | None = None,
         run_id: str | None = None,
         expected_interval_seconds: float | None = None,
+        propagate: bool = True,
         clock: Clock | None = None,
         url: str | None = None,
         engine: str | None = None,
@@ -104,7 +108,7 @@ class Telemetry:
         self._fanout = Fanout(chosen)
         self._source = source
         self._target = target or Target(server=server_of(url))
-        self._recorder = Recorder(source, self._fanout.emit, self._clock)
+        self._recorder = Recorder(source, self._fanout.emit, self._clock, propagate=propagate)
         self._instrument: EngineInstrument | None = None
         self._pid = os.getpid()
         self._open = True
@@ -235,6 +239,11 @@ class EditedSync:
             self._guarded(lambda sync: sync.saw_error(seen, phase))
             raise
         self._guarded(lambda sync: sync.mark(Phase.OTHER))
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C header for a request of yours, as a part of the phase that is open; None when nothing is observed."""
+        return self._sync.context.traceparent if self._sync is not None else None
 
     def fail(self, reason: str) -> None:
         """Report the sync as failed although no exception will leave the block."""

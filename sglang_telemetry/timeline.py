@@ -49,6 +49,15 @@ class Timeline:
         """The phase that is open now."""
         return self._phase
 
+    @property
+    def index(self) -> int:
+        """Number of the phase that is open now, from 0."""
+        return len(self._spans)
+
+    def offset_ns(self) -> int:
+        """Nanoseconds from the start to now."""
+        return self._now() - self._start_ns
+
     def mark(self, phase: Phase) -> int | None:
         """Close the open phase and open another.
 

@@ -14,7 +14,7 @@ PACKAGE = "sglang_telemetry"
 ROOT = Path(sglang_telemetry.__file__).parent
 
 # What each room may import of ours; a room is a folder, or a module that lies in the package itself.
-FOUNDATIONS = {"names", "causes", "events", "text", "timeline", "platform"}
+FOUNDATIONS = {"names", "causes", "events", "text", "timeline", "platform", "trace_ids"}
 ALLOWED: dict[str, set[str]] = {
     "names": set(),
     "causes": set(),
@@ -22,16 +22,18 @@ ALLOWED: dict[str, set[str]] = {
     "platform": set(),
     "events": {"names", "causes"},
     "timeline": {"names", "events"},
+    "trace_ids": {"events"},
+    "spans": {"names", "causes", "events", "trace_ids"},
     "classify": FOUNDATIONS,
     "codec": FOUNDATIONS,
     "identity": FOUNDATIONS,
     "instrument": FOUNDATIONS | {"identity", "classify"},
     "journal": FOUNDATIONS | {"codec"},
-    "sinks": FOUNDATIONS | {"codec", "journal"},
+    "sinks": FOUNDATIONS | {"codec", "journal", "spans"},
     "exporter": FOUNDATIONS | {"codec", "journal", "sinks"},
-    "testing": FOUNDATIONS,
+    "testing": FOUNDATIONS | {"journal", "spans"},
     "telemetry": FOUNDATIONS | {"identity", "instrument", "sinks"},
-    "cli": FOUNDATIONS | {"identity", "journal", "exporter", "sinks"},
+    "cli": FOUNDATIONS | {"identity", "journal", "exporter", "sinks", "spans"},
     "__init__": {"names", "causes", "events", "sinks", "telemetry"},
     "__main__": {"cli"},
 }

@@ -1,15 +1,20 @@
 """``sglang-telemetry exporter``: serve the journals of a folder until SIGTERM or Ctrl-C."""
 
 import argparse
+import logging
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sglang_telemetry.exporter.settings import ExporterSettings, parse_duration, parse_listen, parse_size
 from sglang_telemetry.journal.folder import default_folder
 from sglang_telemetry.names import DEFAULT_LISTEN, Env
+
+if TYPE_CHECKING:
+    from sglang_telemetry.exporter.app import Exporter
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -47,6 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     # Imported here, so that a wrong argument is told at once.
     from sglang_telemetry.exporter.app import Exporter, FolderServed
 
+    # What it says of each attempt to reach a collector is counted, and told by /healthz.
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+    logging.getLogger("opentelemetry").propagate = False
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -56,13 +64,25 @@ def run(arguments: argparse.Namespace) -> int:
         return _refuse(f"{error}; use that one, or stop it first")
     except OSError as error:
         return _refuse(_why(error, arguments.listen, settings))
+    if exporter.traces_complaint is not None:
+        print(f"sglang-telemetry exporter: NO TRACES: {exporter.traces_complaint}", file=sys.stderr)
     exporter.start()
-    print(f"sglang-telemetry exporter: {exporter.url}/metrics serves {settings.folder}", file=sys.stderr, flush=True)
+    print(
+        f"sglang-telemetry exporter: {exporter.url}/metrics serves {settings.folder}{_traces(exporter)}",
+        file=sys.stderr,
+        flush=True,
+    )
     while not stop.wait(0.25):
         if idle is not None and time.monotonic() - exporter.idle_since > idle:
             break
     exporter.close()
+    if exporter.spans_dropped:
+        print(f"sglang-telemetry exporter: {exporter.spans_dropped} spans were dropped", file=sys.stderr, flush=True)
     return 0
+
+
+def _traces(exporter: "Exporter") -> str:
+    return f"; traces go by {exporter.traces_to}" if exporter.traces_to else ""
 
 
 def _why(error: OSError, listen: str, settings: ExporterSettings) -> str:

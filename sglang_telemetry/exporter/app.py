@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from prometheus_client.exposition import choose_encoder
 
 from sglang_telemetry.events import TelemetryError
 from sglang_telemetry.exporter import snapshot
-from sglang_telemetry.exporter.follow import Follower
-from sglang_telemetry.exporter.settings import ExporterSettings
+from sglang_telemetry.exporter.follow import GRACE_SECONDS, Follower
+from sglang_telemetry.exporter.settings import ExporterSettings, traces_wanted
 from sglang_telemetry.exporter.status import RecentFailures, render
 from sglang_telemetry.journal.folder import make_private
 from sglang_telemetry.journal.lock import is_held
@@ -59,7 +59,8 @@ class Exporter:
         complaint, tally, followed = _load(settings.folder)
         self._metrics = MetricsSink(tally=tally)
         self._recent = RecentFailures()
-        self._fanout = Fanout((self._metrics, self._recent))
+        self._traces, self.traces_complaint = _traces(os.environ)
+        self._fanout = Fanout((self._metrics, self._recent, *([self._traces.sink] if self._traces else [])))
         self._registry = CollectorRegistry()
         self._registry.register(self._metrics)
         self._follower = Follower(
@@ -70,6 +71,8 @@ class Exporter:
             self._fanout.emit(TelemetryError(identity=None, component=component, text="", count=0))
         if complaint is not None:
             self._error(complaint)
+        if self.traces_complaint is not None:
+            self._fanout.error(Component.TRACES, self.traces_complaint)
         try:
             self._server = _Server((settings.host, settings.port), self)
         except OSError:
@@ -118,6 +121,7 @@ class Exporter:
             "processes": sum(one.head is not None for one in live),
             "launches": sorted(one.launch.launch_id for one in live if one.launch is not None),
             "scrapers": dict(self._scrapers),
+            "traces": self._traces.state() if self._traces else None,
         }
 
     def scraped_by(self, who: str, at: float) -> None:
@@ -130,11 +134,26 @@ class Exporter:
         self._stop.set()
         self._server.shutdown()
         self._server.server_close()
-        with self._lock:
+        self.refresh()
+        deadline = time.monotonic() + 2 * GRACE_SECONDS
+        while self._follower.missed() and time.monotonic() < deadline:
+            time.sleep(0.05)
             self.refresh()
+        with self._lock:
             self._save()
             self._follower.close()
             os.close(self._lock_fd)
+        self._fanout.close()
+
+    @property
+    def traces_to(self) -> str | None:
+        """Where traces go, None when they are not asked for."""
+        return self._traces.queue.shown if self._traces else None
+
+    @property
+    def spans_dropped(self) -> int:
+        """Spans that no collector took."""
+        return self._traces.queue.dropped if self._traces else 0
 
     def _loop(self) -> None:
         while not self._stop.wait(POLL_SECONDS):
@@ -180,6 +199,31 @@ class Exporter:
 
     def _error(self, error: BaseException) -> None:
         self._fanout.error(Component.EXPORTER, error)
+
+
+class _Traces:
+    """The trace sink with its queue, made only where it is asked for: OpenTelemetry's packages cost memory."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        from sglang_telemetry.sinks.otlp import queue_from
+        from sglang_telemetry.sinks.traces import TraceSink
+
+        self.queue = queue_from(environ)
+        self.sink = TraceSink(self.queue, environ=environ)
+
+    def state(self) -> dict[str, Any]:
+        queue = self.queue
+        return {"to": queue.shown, "sent": queue.sent, "waiting": queue.waiting, "dropped": queue.dropped}
+
+
+def _traces(environ: Mapping[str, str]) -> tuple[_Traces | None, Exception | None]:
+    """Traces if they are asked for; what is wrong with how they are does not keep the metrics from being served."""
+    if not traces_wanted(environ):
+        return None, None
+    try:
+        return _Traces(environ), None
+    except Exception as error:  # also what the OTLP exporters say of certificates and headers
+        return None, error
 
 
 class _Server(ThreadingHTTPServer):

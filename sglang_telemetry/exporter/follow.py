@@ -15,6 +15,8 @@ from sglang_telemetry.events import (
     Event,
     LaunchSignalled,
     LaunchStarted,
+    PhaseSpan,
+    PhaseStarted,
     ProcessEnded,
     ProcessLost,
     ProcessStarted,
@@ -27,11 +29,14 @@ from sglang_telemetry.exporter.liveness import is_alive
 from sglang_telemetry.journal.lock import is_held_on
 from sglang_telemetry.journal.reader import SegmentReader
 from sglang_telemetry.journal.retention import segments, stem_of
-from sglang_telemetry.names import Component, Exit, Result
+from sglang_telemetry.names import Component, Exit, Phase, Result
 from sglang_telemetry.text import clean
 
 GRACE_SECONDS = 0.3
 """A scheduler stops a trainer and its launcher at the same moment: so long has the launcher to say that it was so."""
+
+
+_PHASES_KEPT = 256
 
 
 @dataclass(slots=True)
@@ -44,7 +49,8 @@ class Followed:
     head: ProcessStarted | None = None
     launch: LaunchStarted | None = None
     over: bool = False
-    in_sync: bool = False
+    sync: SyncStarted | None = None
+    phases: tuple[PhaseSpan, ...] = ()
     last_failed: bool = False
     unwatched: bool = False
     stop_asked: bool = False
@@ -63,11 +69,32 @@ class Followed:
         elif isinstance(event, ProcessEnded):
             self.over = True
         elif isinstance(event, SyncStarted):
-            self.in_sync = True
+            self.sync = event
+            self.phases = (PhaseSpan(phase=Phase.SETUP, offset_ns=0, duration_ns=0),)
             if self.head is not None:
                 self.head = _renamed(self.head, event)
+        elif isinstance(event, PhaseStarted):
+            self._enter(event)
         elif isinstance(event, SyncRecord):
-            self.in_sync, self.last_failed = False, event.result is Result.FAILURE
+            self.sync, self.phases, self.last_failed = None, (), event.result is Result.FAILURE
+
+    def _enter(self, event: PhaseStarted) -> None:
+        if self.sync is not None and self.sync.sequence == event.sequence and len(self.phases) < _PHASES_KEPT:
+            entered = PhaseSpan(phase=event.phase, offset_ns=event.offset_ns, duration_ns=0)
+            self.phases = (*self.phases[:-1], _until(self.phases[-1], event.offset_ns), entered)
+
+    def lost(self, at: float, how: Exit, result: Result) -> ProcessLost | None:
+        """What is to be said of it when it vanished; ``result`` holds for the sync that was open, if one was."""
+        if self.head is None:
+            return None
+        if self.sync is None:
+            return ProcessLost(identity=self.head.identity, at=at, how=how)
+        phases = (*self.phases[:-1], _until(self.phases[-1], round((at - self.sync.at) * 1e9)))
+        return ProcessLost(identity=self.head.identity, at=at, how=how, result=result, sync=self.sync, phases=phases)
+
+
+def _until(phase: PhaseSpan, end_ns: int) -> PhaseSpan:
+    return replace(phase, duration_ns=max(0, end_ns - phase.offset_ns))
 
 
 def _renamed(head: ProcessStarted, event: SyncStarted) -> ProcessStarted:
@@ -119,6 +146,10 @@ class Follower:
     def live(self) -> list[Followed]:
         """Processes that are not known to have ended, launchers among them."""
         return [one for one in self.followed.values() if not one.over]
+
+    def missed(self) -> bool:
+        """Somebody is gone, and his launcher may still say that it was asked for."""
+        return any(one.missed_at and not one.over for one in self.followed.values())
 
     def close(self) -> None:
         """Close all files."""
@@ -183,16 +214,17 @@ class Follower:
             return False  # being born: the file is there, its lock and its first line are not
         if known.head is not None:
             loss = self._loss(known, known.head, max(known.seen_alive_at, reader.modified_at()))
-            if loss.result is Result.FAILURE and known.head.launch_id is not None:
+            if loss is not None and loss.result is Result.FAILURE and known.head.launch_id is not None:
                 known.missed_at = known.missed_at or now
                 if now - known.missed_at < GRACE_SECONDS:
                     return False
-            self._emit(loss)
+            if loss is not None:
+                self._emit(loss)
         known.over = True
         self._close(known.stem)
         return True
 
-    def _loss(self, known: Followed, head: ProcessStarted, at: float) -> ProcessLost:
+    def _loss(self, known: Followed, head: ProcessStarted, at: float) -> ProcessLost | None:
         for launcher in [one for one in self.followed.values() if one.launch is not None and not one.over]:
             reader = self._readers.get(launcher.stem)
             if reader is not None:
@@ -203,11 +235,11 @@ class Follower:
         )
         if stopped:
             how, result = Exit.CLEAN, Result.CANCELLED
-        elif known.last_failed and not known.in_sync:
+        elif known.last_failed and known.sync is None:
             how, result = Exit.FAILED, Result.FAILURE  # it raised, and did not take its time to say good-bye
         else:
             how, result = Exit.LOST, Result.FAILURE
-        return ProcessLost(identity=head.identity, at=at, how=how, result=result if known.in_sync else None)
+        return known.lost(at, how, result)
 
     def _read(self, known: Followed, reader: SegmentReader, *, to_end_of_file: bool) -> bool:
         new = False

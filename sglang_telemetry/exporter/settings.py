@@ -1,6 +1,7 @@
 """What an exporter is told, checked before anything is opened."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,3 +70,13 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no size: write 512M or 1G")
     return int(match[1]) * _SIZES[match[2]]
+
+
+def traces_wanted(environ: Mapping[str, str]) -> bool:
+    """Does the environment ask for traces: an OTLP endpoint, or ``OTEL_TRACES_EXPORTER=otlp``?"""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    chosen = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    if chosen:
+        return "otlp" in re.split(r"\s*,\s*", chosen)
+    return bool(environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))

@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from sglang_telemetry.classify import Recorded
 from sglang_telemetry.events import Target
 from sglang_telemetry.identity import process_group
-from sglang_telemetry.instrument.http import RecordingHttp, timeout_of
+from sglang_telemetry.instrument.context import attach
+from sglang_telemetry.instrument.http import RecordingHttp, Request, is_update, timeout_of
+from sglang_telemetry.instrument.outside import Outside
 from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, swap, watch
 from sglang_telemetry.instrument.sync import Recorder, Sync
 from sglang_telemetry.names import Phase
 from sglang_telemetry.text import server_of
 
 METHOD = "update_policy"
+REQUESTING = ("rollout", "generate", "flush_cache")
+"""Methods of an engine that send requests outside of a sync."""
 
 _COLLECTIVES = {
     "broadcast": Phase.BROADCAST,
@@ -64,7 +67,7 @@ def target_of(engine: object) -> Target:
 
 
 class EngineInstrument:
-    """Wraps ``engine.update_policy``.
+    """Wraps ``engine.update_policy``, and those of its methods that send other requests.
 
     Args:
         engine: Passed :func:`check`.
@@ -76,16 +79,58 @@ class EngineInstrument:
         self._engine, self._recorder, self._on_error = engine, recorder, on_error
         self._busy = threading.Lock()
         self._active = True
+        self._http = _Lent(engine, self)
+        self._outside = Outside(recorder)
+        self._sync: Sync | None = None
         original = getattr(engine, METHOD)
         self._module: dict[str, Any] = getattr(inspect.unwrap(original), "__globals__", {})
         around = self._around_async if inspect.iscoroutinefunction(original) else self._around
-        self._restore = shadow(engine, METHOD, around)
+        self._restores = [shadow(engine, METHOD, around)]
+        for name in REQUESTING:
+            method = _attribute(engine, name)
+            if inspect.iscoroutinefunction(method):
+                self._restores.append(shadow(engine, name, self._requesting_async))
+            elif inspect.ismethod(method):
+                self._restores.append(shadow(engine, name, self._requesting))
 
     def remove(self) -> None:
-        """Take the wrapper off; if somebody wrapped over it, it stays as a plain pass-through."""
+        """Take the wrappers off; if somebody wrapped over one, it stays as a plain pass-through."""
         self._active = False
-        if self._restore is not None:
-            self._restore()
+        for restore in self._restores:
+            if restore is not None:
+                restore()
+
+    def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> Request | None:
+        """The engine sends something: as part of a sync, or outside of one."""
+        sync = _RUNNING.get()
+        if sync is None or sync.recorder is not self._recorder:
+            # An engine may send from a thread pool of its own, which does not inherit the context.
+            sync = self._sync if is_update(url) else None
+        if sync is not None:
+            return sync.request_started(method, url, arguments)
+        return self._outside.request_started()
+
+    def _requesting(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._active:
+            return original(*args, **kwargs)
+        give_back = self._guarded(self._http.lend)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if give_back is not None:
+                self._guarded(give_back)
+
+    async def _requesting_async(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if not self._active:
+            return await original(*args, **kwargs)
+        give_back = self._guarded(self._http.lend)
+        try:
+            return await original(*args, **kwargs)
+        finally:
+            if give_back is not None:
+                self._guarded(give_back)
 
     def _around(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._active:
@@ -121,7 +166,9 @@ class EngineInstrument:
                 return None, restores, alone
             sync = outer or self._recorder.begin(target_of(self._engine), folder=_folder_of(self._engine))
             # Of two calls at once on one engine, the second is timed as a whole: seams cannot tell them apart.
+            restores.append(self._http.lend())
             if alone:
+                self._sync = sync
                 self._guarded(self._put_seams, sync, model, restores)  # without its seams, a sync is still a sync
             return (None if outer is not None else sync), restores, alone
         except Exception as error:
@@ -136,6 +183,7 @@ class EngineInstrument:
     def finish(self, alone: bool) -> None:
         """The engine is free for another call."""
         if alone:
+            self._sync = None
             self._busy.release()
 
     def failed(self, error: BaseException) -> None:
@@ -143,11 +191,6 @@ class EngineInstrument:
         self._on_error(error)
 
     def _put_seams(self, sync: Sync, model: Any, restores: list[Restore]) -> None:
-        http = _attribute(self._engine, "http")
-        is_client = callable(_attribute(http, "post")) or callable(_attribute(http, "request"))
-        if is_client and not isinstance(getattr(type(self._engine), "http", None), property):
-            recording = RecordingHttp(http, _Guarded(sync, self.failed))
-            restores.append(swap(vars(self._engine), "http", recording))
         for layer in _layers(model):
             _add(restores, shadow(layer, "state_dict", self._seam(Phase.STATE_DICT, sync, sync.mark_state_dict)))
             _add(restores, shadow(layer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
@@ -220,7 +263,7 @@ class EngineInstrument:
 class _Observed:
     """The wrapping of one call as a context manager that lets every exception through untouched."""
 
-    __slots__ = ("_alone", "_instrument", "_model", "_restores", "_sync", "_token", "returned")
+    __slots__ = ("_alone", "_instrument", "_leave", "_model", "_restores", "_sync", "returned")
 
     def __init__(self, instrument: EngineInstrument, model: Any) -> None:
         self._instrument, self._model = instrument, model
@@ -229,16 +272,15 @@ class _Observed:
     def __enter__(self) -> "_Observed":
         self._sync, self._restores, self._alone = self._instrument.begin(self._model)
         self._model = None
-        self._token = _RUNNING.set(self._sync) if self._sync is not None else None
+        self._leave = enter(self._sync) if self._sync is not None else None
         return self
 
     def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
         try:
             for restore in reversed(self._restores):
                 restore()
-            if self._token is not None:
-                with contextlib.suppress(ValueError):
-                    _RUNNING.reset(self._token)
+            if self._leave is not None:
+                self._leave()
             if self._sync is not None:
                 self._sync.end(returned=self.returned, raised=raised)
         except Exception as error:
@@ -247,38 +289,67 @@ class _Observed:
             self._instrument.finish(self._alone)
 
 
-class _Guarded:
-    """The sync as listener of the engine's requests, whose own errors stay here."""
+class _Lent:
+    """Puts a recording client in the place of ``engine.http``, as long as any call of the engine needs it.
 
-    def __init__(self, sync: Sync, failed: Callable[[BaseException], None]) -> None:
-        self._sync, self._failed = sync, failed
+    Args:
+        engine: Where there is no ``http`` attribute that sends, nothing is done.
+        instrument: Told of the requests.
+    """
 
-    def request_started(self, url: str, arguments: dict[str, Any]) -> bool:
-        try:
-            return self._sync.request_started(url, arguments)
-        except Exception as error:
-            self._failed(error)
-            return False
+    def __init__(self, engine: Any, instrument: EngineInstrument) -> None:
+        self._engine, self._instrument = engine, instrument
+        self._lock = threading.Lock()
+        self._lent: list[tuple[RecordingHttp, Restore]] = []
+        self._users = 0
 
-    def request_ended(self, recorded: Recorded) -> None:
-        try:
-            self._sync.request_ended(recorded)
-        except Exception as error:
-            self._failed(error)
+    def lend(self) -> Restore:
+        """Put it there; the caller gives it back with what is returned."""
+        with self._lock:
+            self._users += 1
+            http = _attribute(self._engine, "http")
+            # The engine may have made itself another client since.
+            if all(http is not recording for recording, _ in self._lent) and self._sends(http):
+                recording = RecordingHttp(http, self._instrument)
+                self._lent.append((recording, swap(vars(self._engine), "http", recording)))
+        return self._give_back
 
-    def failed(self, error: BaseException) -> None:
-        self._failed(error)
+    def _sends(self, http: Any) -> bool:
+        is_client = callable(_attribute(http, "post")) or callable(_attribute(http, "request"))
+        return is_client and not isinstance(getattr(type(self._engine), "http", None), property)
+
+    def _give_back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            for _, restore in reversed(self._lent):
+                restore()
+            self._lent.clear()
+
+
+def enter(sync: Sync) -> Restore:
+    """Make a sync the one that calls in this context belong to, until the returned function is called."""
+    token = _RUNNING.set(sync)
+    detach = attach(lambda: sync.context)
+
+    def leave() -> None:
+        if detach is not None:
+            detach()
+        with contextlib.suppress(ValueError):  # a generator that was finished in another context
+            _RUNNING.reset(token)
+
+    return leave
 
 
 @contextlib.contextmanager
 def running(sync: Sync) -> Iterator[None]:
-    """Make a sync the one that calls in this context belong to."""
-    token = _RUNNING.set(sync)
+    """The same for a block."""
+    leave = enter(sync)
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # a generator that was finished in another context
-            _RUNNING.reset(token)
+        leave()
 
 
 def _add(restores: list[Restore], restore: Restore | None) -> None:

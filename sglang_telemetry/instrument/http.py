@@ -1,9 +1,9 @@
 """Records the engine's HTTP exchanges: a proxy in front of whatever ``engine.http`` is, and what an answer says."""
 
+import functools
 import inspect
-import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -15,22 +15,30 @@ from sglang_telemetry.text import clean, clean_url
 
 UPDATE_PREFIX = "/update_weights_from_"
 MAX_JSON_BYTES = 64 << 10
+TRACEPARENT = "traceparent"
 
 _TRANSPORTS = {transport.value: transport for transport in Transport}
+_CLIENTS = frozenset({"requests", "httpx", "aiohttp"})
 _METHODS = frozenset({"get", "post", "put", "patch", "delete", "request"})
 
 
+class Request(Protocol):
+    """One request that is being sent."""
+
+    traceparent: str | None
+
+    def ended(self, recorded: Recorded) -> None:
+        """It was answered, or will not be."""
+
+
 class Listener(Protocol):
-    """Who is told of exchanges."""
+    """Who is told of requests."""
 
-    def request_started(self, url: str, arguments: dict[str, Any]) -> bool:
-        """An exchange begins; True when it is to be recorded."""
-
-    def request_ended(self, recorded: Recorded) -> None:
-        """A recorded exchange is over."""
+    def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> Request | None:
+        """A request begins; None when nobody wants to know of it."""
 
     def failed(self, error: BaseException) -> None:
-        """Recording it failed; the exchange itself is not touched."""
+        """Recording it failed; the request itself is not touched."""
 
 
 class RecordingHttp:
@@ -82,34 +90,36 @@ class _Sender:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         method, url = self._guarded(_method_and_url, self._method, args, kwargs) or ("", "")
-        if not self._listener.request_started(url, kwargs):
+        request: Request | None = self._guarded(self._listener.request_started, method, url, kwargs)
+        if request is None:
             return self._send(*args, **kwargs)
-        start = time.monotonic_ns()
+        if request.traceparent is not None:
+            kwargs = self._guarded(with_traceparent, self._send, kwargs, request.traceparent) or kwargs
         try:
             answer = self._send(*args, **kwargs)
         except BaseException as error:
-            self._ended(_of_error, method, url, start, error)
+            self._ended(request, _of_error, method, url, error)
             raise
         # Not when it is a context manager as well: `async with client.post(...)` wants that, not a coroutine.
         if inspect.isawaitable(answer) and not hasattr(answer, "__aenter__"):
-            return self._awaited(answer, method, url, start)
+            return self._awaited(request, answer, method, url)
         streamed = kwargs.get("stream", getattr(getattr(self._send, "__self__", None), "stream", False)) is True
-        self._ended(_of_answer, method, url, start, answer, streamed)
+        self._ended(request, _of_answer, method, url, answer, streamed)
         return answer
 
-    async def _awaited(self, pending: Any, method: str, url: str, start: int) -> Any:
+    async def _awaited(self, request: Request, pending: Any, method: str, url: str) -> Any:
         try:
             answer = await pending
         except BaseException as error:
-            self._ended(_of_error, method, url, start, error)
+            self._ended(request, _of_error, method, url, error)
             raise
-        self._ended(_of_answer, method, url, start, answer, False)
+        self._ended(request, _of_answer, method, url, answer, False)
         return answer
 
-    def _ended(self, record: Callable[..., Recorded], method: str, url: str, start: int, *what: Any) -> None:
-        recorded = self._guarded(record, method, url, time.monotonic_ns() - start, *what)
+    def _ended(self, request: Request, record: Callable[..., Recorded], *what: Any) -> None:
+        recorded = self._guarded(record, *what)
         if recorded is not None:
-            self._listener.request_ended(recorded)
+            self._guarded(request.ended, recorded)
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         # Answers and exceptions are whatever the engine's client makes; even their text can raise.
@@ -118,6 +128,37 @@ class _Sender:
         except Exception as error:
             self._listener.failed(error)
             return None
+
+
+def with_traceparent(send: Callable[..., Any], arguments: dict[str, Any], traceparent: str) -> dict[str, Any] | None:
+    """The arguments with the header added; None where it is set already, or where it cannot be known to be welcome."""
+    session = getattr(getattr(send, "__self__", None), "headers", None)
+    given = arguments.get("headers")
+    owner = getattr(send, "__self__", None)
+    if _has(session) or _has(given) or not _takes_headers(getattr(send, "__func__", send), cast(Hashable, type(owner))):
+        return None
+    if given is None:
+        return arguments | {"headers": {TRACEPARENT: traceparent}}
+    if not isinstance(given, Mapping):
+        return None
+    headers = given.copy() if hasattr(given, "copy") else dict(given)
+    headers[TRACEPARENT] = traceparent
+    return arguments | {"headers": headers}
+
+
+def _has(headers: Any) -> bool:
+    return isinstance(headers, Mapping) and any(str(name).lower() == TRACEPARENT for name in headers)
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_headers(send: Hashable, owner: Hashable) -> bool:
+    """Does this function take ``headers``, by its signature, or as one of a client that is known to?"""
+    parameters = inspect.signature(cast(Callable[..., Any], send)).parameters
+    if "headers" in parameters:
+        return True
+    modules = {getattr(send, "__module__", None) or "", *(one.__module__ for one in cast(type, owner).__mro__)}
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return takes_any and any(name.partition(".")[0] in _CLIENTS for name in modules)
 
 
 def is_update(url: str) -> bool:
@@ -146,11 +187,10 @@ def _method_and_url(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return method.upper(), str(args[0] if args else kwargs.get("url", ""))
 
 
-def _of_error(method: str, url: str, duration: int, error: BaseException) -> Recorded:
+def _of_error(method: str, url: str, error: BaseException) -> Recorded:
     exchange = Exchange(
         method=method,
         url=clean_url(url),
-        duration_ns=duration,
         error_type=type(error).__name__,
         error_text=clean(str(error)),
         error_errno=first_errno(error),
@@ -158,18 +198,21 @@ def _of_error(method: str, url: str, duration: int, error: BaseException) -> Rec
     return Recorded(exchange=exchange, error=error)
 
 
-def _of_answer(method: str, url: str, duration: int, answer: Any, streamed: bool) -> Recorded:
+def _of_answer(method: str, url: str, answer: Any, streamed: bool) -> Recorded:
     status = getattr(answer, "status_code", None)
     body = b"" if streamed else getattr(answer, "content", None)
     if not isinstance(body, bytes):
         body = None
+    if not is_update(url):  # what a rollout answers is long, and nobody's business
+        size = None if body is None or streamed else len(body)
+        status = status if isinstance(status, int) else None
+        return Recorded(exchange=Exchange(method=method, url=clean_url(url), status_code=status, response_bytes=size))
     exchange = Exchange(
         method=method,
         url=clean_url(url),
         status_code=status if isinstance(status, int) else None,
         response_text=None if body is None else clean(body[:MAX_JSON_BYTES].decode("utf-8", "replace")),
         response_bytes=None if body is None else len(body),
-        duration_ns=duration,
     )
     if body is None or streamed:
         return Recorded(exchange=exchange)

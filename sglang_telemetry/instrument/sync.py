@@ -10,21 +10,25 @@ from typing import Any
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.classify import Evidence, Recorded, classify, walk
 from sglang_telemetry.events import (
+    MAX_EXCHANGES,
     Checkpoint,
     EnginePrint,
     Event,
+    Exchange,
     PhaseStarted,
     SyncRecord,
     SyncStarted,
     Target,
 )
-from sglang_telemetry.identity import IdentitySource, rank_span_id, root_span_id, trace_id
+from sglang_telemetry.identity import IdentitySource
 from sglang_telemetry.instrument import checkpoint
+from sglang_telemetry.instrument.context import TraceContext, active
 from sglang_telemetry.instrument.http import host_of, is_update, path_in, timeout_of, transport_of
 from sglang_telemetry.instrument.probe import Probe
 from sglang_telemetry.names import Applied, Phase, Result
-from sglang_telemetry.text import clean, server_of
+from sglang_telemetry.text import clean, clean_url, server_of
 from sglang_telemetry.timeline import Clock, Timeline
+from sglang_telemetry.trace_ids import phase_span_id, rank_span_id, request_span_id, root_span_id, trace_id
 
 Emit = Callable[[Event], bool]
 """Takes an event; True when a person can read it in a log."""
@@ -40,22 +44,25 @@ class Recorder:
         identity: Who speaks.
         emit: Takes the events; never raises.
         clock: Where time comes from.
+        propagate: The engine's requests carry ``traceparent``.
     """
 
-    def __init__(self, identity: IdentitySource, emit: Emit, clock: Clock) -> None:
+    def __init__(self, identity: IdentitySource, emit: Emit, clock: Clock, *, propagate: bool = True) -> None:
         self.identity = identity
         self.emit = emit
         self.clock = clock
+        self.propagate = propagate
         self.reached = False
         self.last_payload_bytes: int | None = None
-        self._sequence = 0
+        self.sequence = 0
+        """Number of the sync that began last, 0 before the first."""
         self._lock = threading.Lock()
 
     def begin(self, target: Target, *, version: str | None = None, folder: str | None = None) -> "Sync":
         """Start a sync."""
         with self._lock:
-            self._sequence += 1
-            sequence = self._sequence
+            self.sequence += 1
+            sequence = self.sequence
         return Sync(self, sequence, target, version, folder)
 
 
@@ -80,8 +87,13 @@ class Sync:
         self._timeline = Timeline(recorder.clock)
         self._identity = recorder.identity.current()
         self._coordinator = recorder.identity.is_coordinator()
-        self._trace_id = trace_id(self._identity, sequence)
-        self._recorded: Recorded | None = None
+        self._caller = active()
+        # A caller's span that is not recorded anywhere is no place to put ours under.
+        joined = self._caller if self._caller is not None and self._caller.sampled else None
+        self._trace_id = trace_id(self._identity, sequence) if joined is None else joined.trace_id
+        self._parent_span_id = joined.span_id if joined is not None else None
+        self._exchanges: list[Exchange] = []
+        self._updates: dict[str, tuple[int, Recorded]] = {}
         self._attempts = 0
         self._errors: list[tuple[Phase, BaseException]] = []
         self._printed: list[str] = []
@@ -96,8 +108,14 @@ class Sync:
                 trace_id=self._trace_id,
                 target=target,
                 version=version,
+                parent_span_id=self._parent_span_id,
             )
         )
+
+    @property
+    def context(self) -> TraceContext:
+        """The span of the phase that is open: what a span that begins now belongs to."""
+        return self._in_trace(phase_span_id(self._identity, self._sequence, self._timeline.index))
 
     @property
     def phase(self) -> Phase:
@@ -145,25 +163,39 @@ class Sync:
         )
         return self.recorder.emit(shown)
 
-    def request_started(self, url: str, arguments: dict[str, Any]) -> bool:
-        """The engine sends something; True when it is an update."""
-        if not is_update(url):
-            return False
-        self._attempts += 1
-        self._folder = path_in(arguments) or self._folder
-        timeout = timeout_of(arguments.get("timeout"))
-        self._target = Target(
-            server=server_of(url) or self._target.server,
-            transport=transport_of(url),
-            timeout_seconds=self._target.timeout_seconds if timeout is None else timeout,
-        )
-        self.mark(Phase.REQUEST)
-        return True
+    def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> "Sending | None":
+        """The engine sends something; None when that is one request too many to be recorded."""
+        update = is_update(url)
+        if update:
+            self._attempts += 1
+            self._folder = path_in(arguments) or self._folder
+            timeout = timeout_of(arguments.get("timeout"))
+            self._target = Target(
+                server=server_of(url) or self._target.server,
+                transport=transport_of(url),
+                timeout_seconds=self._target.timeout_seconds if timeout is None else timeout,
+            )
+            self.mark(Phase.REQUEST)
+        if len(self._exchanges) == MAX_EXCHANGES:
+            if not update:
+                return None
+            self._exchanges.pop()
+        index = len(self._exchanges)
+        started = Exchange(method=method, url=clean_url(url), offset_ns=self._timeline.offset_ns())
+        self._exchanges.append(started)
+        context = self._in_trace(request_span_id(self._identity, self._sequence, index))
+        return Sending(self, index, context.traceparent if self.recorder.propagate else None, update=update)
 
-    def request_ended(self, recorded: Recorded) -> None:
-        """An update has been answered, or will not be."""
+    def request_ended(self, index: int, recorded: Recorded, *, update: bool) -> None:
+        """A request has been answered, or will not be."""
+        offset = self._exchanges[index].offset_ns
+        duration = self._timeline.offset_ns() - offset
+        exchange = replace(recorded.exchange, offset_ns=offset, duration_ns=duration)
+        self._exchanges[index] = exchange
+        if not update:
+            return
         self.mark(Phase.OTHER)
-        self._recorded = recorded
+        self._updates[exchange.url] = (index, replace(recorded, exchange=exchange))
         if recorded.error is not None and self._target.server is not None:
             self._probe = Probe(self._target.server)
 
@@ -174,6 +206,9 @@ class Sync:
     def end(self, *, returned: object = None, raised: BaseException | None = None) -> None:
         """Close the sync and tell the sinks."""
         phase = self.phase
+        decisive, recorded = self._decisive()
+        if recorded is not None:
+            self._target = replace(self._target, server=server_of(recorded.exchange.url) or self._target.server)
         reached_before = self.recorder.reached
         result = self._result(returned, raised)
         phases = self._timeline.finish()
@@ -189,8 +224,10 @@ class Sync:
             trace_id=self._trace_id,
             span_id=(root_span_id if self._coordinator else rank_span_id)(self._identity, self._sequence),
             target=self._target,
+            parent_span_id=self._parent_span_id,
             weights_applied=self._applied(result),
-            exchange=self._recorded.exchange if self._recorded else None,
+            exchanges=tuple(self._exchanges),
+            decisive=decisive,
             attempts=max(1, self._attempts),
             checkpoint=there,
             reached_before=reached_before,
@@ -203,14 +240,33 @@ class Sync:
                 told = f"{type(error).__name__} while it was explained"
                 kind = type(raised).__name__ if raised is not None else "failure"
                 record = replace(record, cause=FailureCause.UNKNOWN, error_type=kind, error_text=told)
-        if self._recorded is not None and self._recorded.exchange.status_code is not None:
+        if recorded is not None and recorded.exchange.status_code is not None:
             self.recorder.reached = True
         if there is not None and there.bytes and there.fault is None:
             self.recorder.last_payload_bytes = there.bytes
         # Exceptions hold their frames, and those the half-precision copy of the model: let go before anything else.
         self._errors.clear()
-        self._recorded = None
+        self._updates.clear()
         self.recorder.emit(record)
+
+    @property
+    def _recorded(self) -> Recorded | None:
+        return self._decisive()[1]
+
+    def _decisive(self) -> tuple[int | None, Recorded | None]:
+        """The update that decides: of several servers, the first that did not take the weights when asked last."""
+        chosen: tuple[int | None, Recorded | None] = (None, None)
+        for index, recorded in self._updates.values():
+            if recorded.failed:
+                return index, recorded
+            chosen = (index, recorded)
+        return chosen
+
+    def _in_trace(self, span_id: str) -> TraceContext:
+        caller = self._caller
+        if caller is not None and not caller.sampled:
+            return TraceContext(trace_id=caller.trace_id, span_id=span_id, sampled=False)
+        return TraceContext(trace_id=self._trace_id, span_id=span_id)
 
     def _recognises(self, text: str, handled: BaseException | None) -> bool:
         if handled is not None and str(handled) and str(handled) in text:
@@ -257,7 +313,21 @@ class Sync:
             )
         )
         error_type, error_text = self._error(raised)
-        return replace(record, cause=cause, weights_applied=applied, error_type=error_type, error_text=error_text)
+        return replace(
+            record,
+            cause=cause,
+            failed_phase=self._failed_phase(cause, phase),
+            weights_applied=applied,
+            error_type=error_type,
+            error_text=error_text,
+        )
+
+    def _failed_phase(self, cause: FailureCause, phase: Phase) -> Phase | None:
+        if self._recorded is not None and self._recorded.failed:
+            return Phase.REQUEST
+        if self._errors:
+            return self._errors[0][0]
+        return None if cause is FailureCause.PEER else phase
 
     def _error(self, raised: BaseException | None) -> tuple[str | None, str | None]:
         """``error.type`` and the text that says most."""
@@ -271,6 +341,25 @@ class Sync:
             text = self._failure_text or (self._printed[-1] if self._printed else None)
             return "failure", clean(text) if text else None
         return type(first).__name__, clean(": ".join(str(error) for error in list(walk(first))[:3] if str(error)))
+
+
+class Sending:
+    """One request of a sync that is under way.
+
+    Args:
+        sync: Told when it is over.
+        index: Its number among the requests of the sync.
+        traceparent: The header it should carry.
+        update: It sends weights.
+    """
+
+    def __init__(self, sync: Sync, index: int, traceparent: str | None, *, update: bool) -> None:
+        self._sync, self._index, self._update = sync, index, update
+        self.traceparent = traceparent
+
+    def ended(self, recorded: Recorded) -> None:
+        """It was answered, or will not be."""
+        self._sync.request_ended(self._index, recorded, update=self._update)
 
 
 def _proxied(recorded: Recorded | None) -> bool:

@@ -1,12 +1,16 @@
 """Hands each event to each sink, and keeps the errors of one from the others and from the trainer."""
 
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sglang_telemetry.events import Event, Identity, TelemetryError
 from sglang_telemetry.names import Component
 from sglang_telemetry.sinks.protocol import Sink
 from sglang_telemetry.text import clean
+
+Report = Callable[[int, str], None]
+"""How a sink that works on in the background tells of errors later: how many, and what happened."""
 
 
 class Fanout:
@@ -24,6 +28,10 @@ class Fanout:
         self._owed: dict[int, list[TelemetryError]] = {}
         self._lock = threading.RLock()
         self.identity: Identity | None = None
+        for sink in self._sinks:
+            tell = getattr(sink, "report_to", None)
+            if callable(tell):
+                tell(functools.partial(self._late, getattr(sink, "component", Component.SINK)))
 
     def emit(self, event: Event) -> bool:
         """Give the event to every sink.
@@ -54,6 +62,9 @@ class Fanout:
                     sink.close()
                 except Exception:  # nobody is left to be told
                     continue
+
+    def _late(self, component: Component, count: int, text: str) -> None:
+        self.emit(TelemetryError(identity=self.identity, component=component, text=clean(text, limit=500), count=count))
 
     def _tell(self, index: int, failing: Sink, error: Exception) -> None:
         component = getattr(failing, "component", Component.SINK)

@@ -109,7 +109,8 @@ def fill(folder: Path) -> int:
                     trace_id="b" * 32,
                     span_id="c" * 16,
                     target=target,
-                    exchange=Exchange(method="POST", url="http://127.0.0.1:30000/update_weights_from_disk"),
+                    exchanges=(Exchange(method="POST", url="http://127.0.0.1:30000/update_weights_from_disk"),),
+                    decisive=0,
                 )
             )
         sink.close()

@@ -142,7 +142,7 @@ def test_a_good_sync_on_the_minimind_shape(tmp_path: Path) -> None:
 
 
 def test_what_the_bare_engine_sends_is_what_is_sent(tmp_path: Path) -> None:
-    """Requests and files are byte for byte those of the engine without us."""
+    """Requests and files are byte for byte those of the engine without us, but for the header that a trace needs."""
     torch.manual_seed(3)
     model = SavableModel()
     with Answers(SUCCESS) as server:
@@ -153,8 +153,12 @@ def test_what_the_bare_engine_sends_is_what_is_sent(tmp_path: Path) -> None:
         with sglang_telemetry.instrument(observed, sinks=[RecordingSink()]):
             observed.update_policy(model)
         assert {p.name: p.read_bytes() for p in (tmp_path / "checkpoint").iterdir()} == files
-        first, second = server.requests
-    assert first == second
+        with sglang_telemetry.instrument(observed, sinks=[RecordingSink()], propagate=False):
+            observed.update_policy(model)
+        bare_one, with_trace, without = server.requests
+    assert bare_one == without
+    assert with_trace[1].pop("traceparent").startswith("00-")
+    assert bare_one == with_trace
 
 
 def test_a_failed_answer_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def test_unknown_fields_are_ignored() -> None:
     def add(fields: dict[str, Any]) -> None:
         fields["weather"] = {"sunny": [1]}
         fields["identity"]["shoe_size"] = 43
-        fields["exchange"]["http2"] = True
+        fields["exchanges"][0]["http2"] = True
 
     assert decode(changed(RECORD, add)) == RECORD
 

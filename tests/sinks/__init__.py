@@ -71,14 +71,17 @@ def failed(identity: Identity, sequence: int = 1, *, at: float = START + 10, **c
         "weights_applied": Applied.NO,
         "error_type": "500",
         "error_text": "500 Server Error",
-        "exchange": Exchange(
-            method="POST",
-            url=f"http://{SERVER}/update_weights_from_disk",
-            status_code=500,
-            response_text='{"success": false, "message": "no such key"}',
-            response_bytes=44,
-            duration_ns=2 * 10**9,
+        "exchanges": (
+            Exchange(
+                method="POST",
+                url=f"http://{SERVER}/update_weights_from_disk",
+                status_code=500,
+                response_text='{"success": false, "message": "no such key"}',
+                response_bytes=44,
+                duration_ns=2 * 10**9,
+            ),
         ),
+        "decisive": 0,
         "checkpoint": Checkpoint(path="/dev/shm/w", files=2, bytes=2048, free_bytes=4096),
     }
     return record(identity, sequence, at=at, **(values | changes))

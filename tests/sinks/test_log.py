@@ -372,7 +372,14 @@ def test_every_event_is_rendered(fmt: str) -> None:
     empty = Exchange(method="POST", url="http://h/x")
     with host_logging(), our_level(logging.DEBUG):
         sink = LogSink(fmt=fmt, stream=stream)
-        for event in (bare, replace(bare, exchange=empty), *causes, begun(who(0)), record(who(1)), CANCELLED):
+        for event in (
+            bare,
+            replace(bare, exchanges=(empty,), decisive=0),
+            *causes,
+            begun(who(0)),
+            record(who(1)),
+            CANCELLED,
+        ):
             sink.emit(event)
         sink.emit(EnginePrint(identity=who(0), sequence=1, text="line\nline"))
     assert stream.getvalue().count("weight_sync.") >= len(causes) + 5
