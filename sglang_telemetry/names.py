@@ -42,6 +42,10 @@ class Applied(StrEnum):
     UNKNOWN = "unknown"
 
 
+UPDATE_ROUTE = "/update_weights_from_"
+"""What SGLang's routes that take weights begin with."""
+
+
 class Transport(StrEnum):
     """The way the weights travel, after SGLang's ``/update_weights_from_*`` routes."""
 

@@ -171,7 +171,7 @@ def _sync(sync: _Ended) -> Iterator[Span]:
     rank = rank_span_id(identity, sequence)
     who = _who(identity, sequence)
     end_ns = sync.start_ns + sum(span.duration_ns for span in sync.phases)
-    joined = sync.trace_id != derived
+    joined = sync.parent_span_id is not None
     attributes = {**who, **sync.attributes, **sync.error_attributes}
     if sync.unfinished:
         attributes[Attribute.UNFINISHED] = True

@@ -104,7 +104,7 @@ class Telemetry:
         source = IdentitySource(run=run, rank=rank, world_size=world_size, run_id=run_id)
         self._clock = clock or SystemClock()
         self.enabled, complaint = _enabled(os.environ)
-        chosen: Sequence[Sink] = () if not self.enabled else _default_sinks() if sinks is None else sinks
+        chosen: Sequence[Sink] = () if not self.enabled else default_sinks() if sinks is None else sinks
         self._fanout = Fanout(chosen)
         self._source = source
         self._target = target or Target(server=server_of(url))
@@ -257,7 +257,8 @@ class EditedSync:
             self._failed(error)
 
 
-def _default_sinks() -> tuple[Sink, ...]:
+def default_sinks() -> tuple[Sink, ...]:
+    """Where events go unless told otherwise."""
     return (LogSink(), JournalSink())
 
 

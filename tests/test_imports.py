@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "exporter": FOUNDATIONS | {"codec", "journal", "sinks"},
     "testing": FOUNDATIONS | {"journal", "spans"},
     "telemetry": FOUNDATIONS | {"identity", "instrument", "sinks"},
+    "otel": {"names", "instrument", "telemetry", "sinks", "exporter", "journal"},
     "cli": FOUNDATIONS | {"identity", "journal", "exporter", "sinks", "spans"},
     "__init__": {"names", "causes", "events", "sinks", "telemetry"},
     "__main__": {"cli"},
@@ -97,9 +98,9 @@ def test_rooms_that_never_meet(room: str, never: set[str]) -> None:
 
 
 def test_only_the_composer_knows_both_sides() -> None:
-    """One module puts instrument and sinks together, the command line puts the exporter and the journal."""
+    """One module puts instrument and sinks together, and OpenTelemetry's loader does it without a line of code."""
     both = {room_of(path) for path in modules() if {"instrument", "sinks"} <= ours(path)}
-    assert both == {"telemetry"}
+    assert both == {"telemetry", "otel"}
 
 
 def test_the_graph_has_no_circle() -> None:
@@ -127,6 +128,7 @@ def test_torch_is_nowhere_imported_but_in_instrument_and_never_at_once() -> None
     [
         "import sglang_telemetry.cli.main, sglang_telemetry.exporter.app, sys; assert 'torch' not in sys.modules",
         "import sglang_telemetry, sys; assert not {'torch', 'prometheus_client', 'http.server'} & sys.modules.keys()",
+        "import sglang_telemetry, sys; assert not [name for name in sys.modules if name.startswith('opentelemetry')]",
         "import sglang_telemetry.sinks.journal, sys; assert 'torch' not in sys.modules",
     ],
 )

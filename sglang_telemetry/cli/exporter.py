@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     idle = parse_duration(arguments.exit_when_idle) if arguments.exit_when_idle is not None else None
     # Imported here, so that a wrong argument is told at once.
-    from sglang_telemetry.exporter.app import Exporter, FolderServed
+    from sglang_telemetry.exporter.app import Exporter
+    from sglang_telemetry.exporter.claim import FolderServed
 
     # What it says of each attempt to reach a collector is counted, and told by /healthz.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())

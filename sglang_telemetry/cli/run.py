@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sglang_telemetry.cli.processes import kill_tree
-from sglang_telemetry.exporter.app import serving
+from sglang_telemetry.exporter.claim import serving
 from sglang_telemetry.exporter.settings import parse_duration, parse_listen
 from sglang_telemetry.identity import label_value, script_name
 from sglang_telemetry.journal.folder import default_folder
@@ -91,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         code = child.wait(launch)
         launch.ended(code)
         if code != 0 and not child.asked_to_stop:
+            _show_last_failure(folder.absolute(), launch.launch_id)
             exporter.linger(linger)
         exporter.stop(others=launch.others_live())
         launch.close()
@@ -105,6 +106,22 @@ def script_of(command: list[str]) -> str:
     if "-m" in command[:-1]:
         return command[command.index("-m") + 1].rpartition(".")[2]
     return script_name(command[0])
+
+
+def _show_last_failure(folder: Path, launch_id: str) -> None:
+    """Print the trace of the sync that failed last; it is no more than help, so that nothing it meets is an error."""
+    try:
+        from rich.console import Console
+
+        from sglang_telemetry.cli.last_failure import last_failure
+        from sglang_telemetry.cli.tree import print_tree
+
+        spans = last_failure(folder, launch_id)
+        if spans:
+            console = Console(stderr=True, highlight=False)
+            print_tree(spans, console if console.is_terminal else Console(stderr=True, highlight=False, width=120))
+    except Exception as error:
+        _say(f"the failed sync cannot be shown: {type(error).__name__}: {error}")
 
 
 class _Child:

@@ -1,6 +1,5 @@
 """The exporter: follows a folder of journals in the background and at each scrape, and serves what they say."""
 
-import fcntl
 import json
 import os
 import threading
@@ -15,24 +14,19 @@ from prometheus_client.exposition import choose_encoder
 
 from sglang_telemetry.events import TelemetryError
 from sglang_telemetry.exporter import snapshot
+from sglang_telemetry.exporter.claim import take
 from sglang_telemetry.exporter.follow import GRACE_SECONDS, Follower
 from sglang_telemetry.exporter.settings import ExporterSettings, traces_wanted
 from sglang_telemetry.exporter.status import RecentFailures, render
 from sglang_telemetry.journal.folder import make_private
-from sglang_telemetry.journal.lock import is_held
 from sglang_telemetry.journal.retention import segments, stem_of
 from sglang_telemetry.names import Component
 from sglang_telemetry.sinks.guard import Fanout
 from sglang_telemetry.sinks.metrics import MetricsSink
 from sglang_telemetry.sinks.tally import Tally
 
-LOCK_NAME = "exporter.lock"
 POLL_SECONDS = 0.5
 SNAPSHOT_SECONDS = 5.0
-
-
-class FolderServed(Exception):
-    """Another exporter serves this folder already; its text names it."""
 
 
 class Exporter:
@@ -49,7 +43,7 @@ class Exporter:
     def __init__(self, settings: ExporterSettings) -> None:
         make_private(settings.folder)
         self._settings = settings
-        self._lock_fd = _take(settings.folder)
+        self._lock_fd = take(settings.folder)
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._scrapers: dict[str, float] = {}
@@ -272,35 +266,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Scrapes are not news."""
-
-
-def serving(folder: Path) -> str | None:
-    """URL of the exporter that serves a folder: None when none does, empty while one is starting.
-
-    Not for use inside that exporter's process: closing the descriptor would drop its lock.
-    """
-    try:
-        fd = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.pread(fd, 300, 0).decode(errors="replace").strip() if is_held(fd) else None
-    finally:
-        os.close(fd)
-
-
-def _take(folder: Path) -> int:
-    fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        url = os.pread(fd, 300, 0).decode(errors="replace").strip()
-        os.close(fd)
-        raise FolderServed(f"{folder} is served already, by the exporter at {url}") from error
-    except OSError:  # a file system without record locks: two exporters cannot be told apart, one is still right
-        pass
-    os.ftruncate(fd, 0)
-    return fd
 
 
 def _load(folder: Path) -> tuple[BaseException | None, Tally, dict[str, Any]]:

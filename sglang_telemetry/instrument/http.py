@@ -10,10 +10,9 @@ import orjson
 
 from sglang_telemetry.classify import Recorded, first_errno
 from sglang_telemetry.events import Exchange
-from sglang_telemetry.names import Transport
+from sglang_telemetry.names import UPDATE_ROUTE, Transport
 from sglang_telemetry.text import clean, clean_url
 
-UPDATE_PREFIX = "/update_weights_from_"
 MAX_JSON_BYTES = 64 << 10
 TRACEPARENT = "traceparent"
 
@@ -163,12 +162,12 @@ def _takes_headers(send: Hashable, owner: Hashable) -> bool:
 
 def is_update(url: str) -> bool:
     """Does this URL send weights?"""
-    return UPDATE_PREFIX in url
+    return UPDATE_ROUTE in url
 
 
 def transport_of(url: str) -> Transport:
     """The way the weights travel, from the route."""
-    tail = url.partition(UPDATE_PREFIX)[2].partition("?")[0].strip("/")
+    tail = url.partition(UPDATE_ROUTE)[2].partition("?")[0].strip("/")
     return _TRANSPORTS.get(tail, Transport.DISK)
 
 

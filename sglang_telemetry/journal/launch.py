@@ -21,7 +21,7 @@ class LaunchJournal:
     """
 
     def __init__(self, folder: Path, *, launch_id: str, run: str) -> None:
-        self._folder, self._launch_id, self._run = folder, launch_id, run
+        self._folder, self.launch_id, self._run = folder, launch_id, run
         self._writer = JournalWriter(folder, "launch-")
 
     def start(self) -> str | None:
@@ -32,22 +32,22 @@ class LaunchJournal:
         """
         try:
             self._writer.open_segment()
-            self._writer.write(encode(LaunchStarted(launch_id=self._launch_id, run=self._run, at=time.time())))
+            self._writer.write(encode(LaunchStarted(launch_id=self.launch_id, run=self._run, at=time.time())))
         except OSError as error:
             return f"the journal folder cannot be used: {error}; give --dir a folder that you may write"
         return None
 
     def environment(self) -> dict[str, str]:
         """What the command gets to know."""
-        return {Env.DIR: str(self._folder), Env.RUN: self._run, Env.LAUNCH_ID: self._launch_id}
+        return {Env.DIR: str(self._folder), Env.RUN: self._run, Env.LAUNCH_ID: self.launch_id}
 
     def signalled(self, number: int) -> None:
         """A stop was asked for: written before it is passed on, so that nobody is missed who was stopped."""
-        self._write(encode(LaunchSignalled(launch_id=self._launch_id, signal=number, at=time.time())))
+        self._write(encode(LaunchSignalled(launch_id=self.launch_id, signal=number, at=time.time())))
 
     def ended(self, code: int) -> None:
         """The command ended."""
-        self._write(encode(LaunchEnded(launch_id=self._launch_id, exit_code=code, at=time.time())))
+        self._write(encode(LaunchEnded(launch_id=self.launch_id, exit_code=code, at=time.time())))
 
     def others_live(self) -> bool:
         """Does any other process write a journal in this folder?"""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sglang_telemetry.cli.run import script_of
-from sglang_telemetry.exporter.app import serving
+from sglang_telemetry.exporter.claim import serving
 from tests.harness.answers import BUSY, Answers
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
