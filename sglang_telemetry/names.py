@@ -195,6 +195,12 @@ LAST_FAILURE = Metric(
     "Unix time at which the last sync that failed with this cause ended; absent before the first.",
     ("run", "server", "cause"),
 )
+LAST_FAILURE_TRACE = Metric(
+    "weight_sync_last_failure_trace_timestamp_seconds",
+    "gauge",
+    "The same time with the trace id of that sync, for the page to name; of each cause only the last.",
+    ("run", "server", "cause", "trace_id"),
+)
 ACTIVE = Metric("weight_sync_active", "gauge", "1 while this rank is inside a sync, else 0.", ("run", "rank"))
 ACTIVE_PHASE = Metric(
     "weight_sync_active_phase",
@@ -267,6 +273,7 @@ METRICS: tuple[Metric, ...] = (
     LAST_START,
     LAST_SUCCESS,
     LAST_FAILURE,
+    LAST_FAILURE_TRACE,
     ACTIVE,
     ACTIVE_PHASE,
     RANK_WAIT,

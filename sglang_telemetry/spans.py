@@ -240,6 +240,9 @@ def _request(sync: _Ended, index: int, exchange: Exchange, who: Attributes) -> S
         start_ns=start_ns,
         attributes=who,
     )
+    again = sum((one.method, one.url) == (exchange.method, exchange.url) for one in sync.exchanges[:index])
+    if again:
+        span = replace(span, attributes={**span.attributes, Attribute.HTTP_RESEND_COUNT: again})
     if not in_request:
         return span
     # The error.type of a request is its own: a 200 that SGLang says is no success has none.

@@ -22,7 +22,7 @@ from sglang_telemetry.events import (
     SyncStarted,
     TelemetryError,
 )
-from sglang_telemetry.names import LOGGER, Applied, Component, Env, LogEvent, Result
+from sglang_telemetry.names import LOGGER, Applied, Attribute, Component, Env, LogEvent, Result
 from sglang_telemetry.sinks.pretty import render_pretty
 from sglang_telemetry.text import clean
 
@@ -152,8 +152,8 @@ def _who(identity: Identity) -> dict[str, Any]:
         "run_id": identity.run_id,
         "rank": identity.rank,
         "world_size": identity.world_size,
-        "host.name": identity.host,
-        "process.pid": identity.pid,
+        Attribute.HOST.value: identity.host,
+        Attribute.PID.value: identity.pid,
     }
 
 
@@ -181,13 +181,14 @@ def record_fields(record: SyncRecord) -> dict[str, Any]:
     }
     if record.cause is not None:
         fields |= {"cause": record.cause.value, "hint": hint(record), "runbook": record.cause.runbook}
-    fields |= {"error.type": record.error_type, "error.message": record.error_text}
+        fields |= {"failed_phase": record.failed_phase.value if record.failed_phase is not None else None}
+    fields |= {Attribute.ERROR_TYPE.value: record.error_type, Attribute.ERROR_MESSAGE.value: record.error_text}
     if exchange is not None:
         fields |= {
-            "http.request.method": exchange.method,
-            "url.full": exchange.url,
-            "http.response.status_code": exchange.status_code,
-            "http.response.body.size": exchange.response_bytes,
+            Attribute.HTTP_METHOD.value: exchange.method,
+            Attribute.URL.value: exchange.url,
+            Attribute.HTTP_STATUS.value: exchange.status_code,
+            Attribute.HTTP_RESPONSE_SIZE.value: exchange.response_bytes,
             "response_text": exchange.response_text,
             "request_seconds": round(exchange.duration_ns / 1e9, 6),
             "errno": exchange.error_errno,

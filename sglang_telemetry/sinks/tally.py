@@ -238,7 +238,8 @@ class Tally:
         if record.result is Result.SUCCESS:
             self._stamp(names.LAST_SUCCESS, (run, server), record.ended_at)
         elif record.result is Result.FAILURE:
-            self._failed(run, record.target, record.cause or FailureCause.UNKNOWN, record.ended_at)
+            cause = record.cause or FailureCause.UNKNOWN
+            self._failed(run, record.target, cause, record.ended_at, record.trace_id)
         if record.checkpoint is not None:
             state.free_bytes = record.checkpoint.free_bytes
             if record.checkpoint.bytes and record.checkpoint.fault is None:
@@ -258,11 +259,19 @@ class Tally:
         if isinstance(event, ProcessLost) and was_active and state.coordinator and event.result is not None:
             self._count(names.ATTEMPTS, (*_target_labels(run, state.target), event.result.value), 1)
             if event.result is Result.FAILURE:
-                self._failed(run, state.target, FailureCause.TRAINER_LOST, event.at)
+                trace_id = event.sync.trace_id if event.sync is not None else None
+                self._failed(run, state.target, FailureCause.TRAINER_LOST, event.at, trace_id)
 
-    def _failed(self, run: str, target: Target, cause: FailureCause, at: float) -> None:
+    def _failed(self, run: str, target: Target, cause: FailureCause, at: float, trace_id: str | None) -> None:
         self._count(names.FAILURES, (*_target_labels(run, target), cause.value), 1)
-        self._stamp(names.LAST_FAILURE, (run, target.server or "", cause.value), at)
+        labels = (run, target.server or "", cause.value)
+        self._stamp(names.LAST_FAILURE, labels, at)
+        if trace_id is None or self.stamps[names.LAST_FAILURE.name][labels] != at:  # one that is told late
+            return
+        traces = self.stamps.setdefault(names.LAST_FAILURE_TRACE.name, {})
+        for known in [known for known in traces if known[:3] == labels]:
+            del traces[known]
+        traces[(*labels, trace_id)] = at
 
     def _count(self, metric: Metric, labels: Labels, by: int) -> None:
         series = self.counters.setdefault(metric.name, {})

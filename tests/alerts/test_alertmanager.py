@@ -18,6 +18,7 @@ DIED = {
     "description": "grpo-math: the sync to 10.0.0.7:30000 failed with server_died",
     "first": "check the checkpoint before a restart",
     "runbook_url": "runbooks/WeightSyncFailed.md#server_died",
+    "trace": "7be1b94e4b0f6a1b7c0d9c2ef0a1d3c5",
 }
 
 
@@ -88,11 +89,12 @@ def test_title(tmp_path: Path) -> None:
 
 
 def test_text(tmp_path: Path) -> None:
-    """What happened, the first move and the runbook; an alert without a first move has no empty line for it."""
+    """What happened, the first move, the runbook and the trace; what an alert has not, has no empty line."""
     assert rendered("weight_sync.text", tmp_path, "firing", **DIED).strip().splitlines() == [
         "grpo-math: the sync to 10.0.0.7:30000 failed with server_died",
         "First: check the checkpoint before a restart",
         "Runbook: runbooks/WeightSyncFailed.md#server_died",
+        "Trace: 7be1b94e4b0f6a1b7c0d9c2ef0a1d3c5",
     ]
     short = {"description": "d", "runbook_url": "r"}
     assert rendered("weight_sync.text", tmp_path, "firing", **short).strip().splitlines() == ["d", "Runbook: r"]

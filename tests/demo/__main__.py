@@ -27,7 +27,9 @@ from tests.harness.webhook import Page, Webhook
 ROOT = Path(__file__).parents[2]
 RUN = "demo"
 PHASES = ("state_dict", "save", "request", "broadcast", "barrier")
-_OURS = re.compile(r"^(\d\d:\d\d:\d\d (INFO|WARNING|ERROR) | {9}\S|sglang-telemetry run: |rank \d: )")
+_OURS = re.compile(
+    r"^(\d\d:\d\d:\d\d (INFO|WARNING|ERROR) | {9}\S|sglang-telemetry run: |rank \d|weight_sync \d|trace |[├└│] ?| {4}└)"
+)
 
 
 class Training:
@@ -186,7 +188,7 @@ def report(prometheus: Prometheus, story: Story) -> tuple[int, dict[str, int]]:
         title = f"{page.labels['severity'].upper()} {page.labels['run']}: {page.annotations['summary']}"
         rich.print(f"\n[bold red]{title} ({page.labels['cause']})[/bold red]")
         print(f"  {page.annotations['description']}\n  First: {page.annotations['first']}")
-        print(f"  Runbook: alerts/{page.annotations['runbook_url']}")
+        print(f"  Runbook: alerts/{page.annotations['runbook_url']}\n  Trace: {page.annotations['trace']}")
         print(f"  {page.at - failed_at:.1f} s from failure to page")
     return syncs, failures
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sglang_telemetry.events import Event, SyncStarted
+from sglang_telemetry.journal.reader import SegmentReader
+from sglang_telemetry.journal.retention import segments
 from tests.e2e.test_survives_the_crash import die
 from tests.harness.alertmanager import Alertmanager
 from tests.harness.answers import Answers
@@ -17,6 +20,14 @@ from tests.harness.webhook import Webhook
 
 RULES = Path(__file__).parents[2] / "alerts" / "rules" / "weight_sync.yml"
 TEXT = b'{"success":false,"message":"Weights were updated, but the cache was not flushed because ..."}'
+
+
+def events(journals: Path) -> Iterator[Event]:
+    """Everything that is in the journals of a folder."""
+    for path in segments(journals):
+        reader = SegmentReader(path)
+        yield from reader.events()
+        reader.close()
 
 
 @dataclass
@@ -42,7 +53,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 def test_twenty_failures_twenty_pages(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each of twenty processes fails once and is gone; each is paged once, with its cause, also the one that vanished.
+    """Each of twenty processes fails once and is gone; each is paged once, with its cause and trace, also the one that vanished.
 
     How long a page took is printed, not asserted: the machine may be busy. The bound of the wait is generous.
     """
@@ -62,6 +73,10 @@ def test_twenty_failures_twenty_pages(stack: Stack, capsys: pytest.CaptureFixtur
             took.append(page.at - failed_at)
     assert len(stack.webhook.pages) == 20
     assert page.annotations["runbook_url"] == "runbooks/WeightSyncFailed.md#trainer_lost"
+    begun = [event for event in events(stack.journals) if isinstance(event, SyncStarted)]
+    traces = {one.annotations["trace"] for one in stack.webhook.pages}
+    assert traces == {event.trace_id for event in begun}
+    assert len(traces) == 20
     assert page.annotations["first"].startswith("look for the out-of-memory killer")
     with capsys.disabled():
         slow = sorted(took)
