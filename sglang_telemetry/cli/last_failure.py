@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from sglang_telemetry.events import Event, Identity, ProcessLost, SyncRecord
+from sglang_telemetry.events import Event, ProcessLost, SyncRecord, SyncStarted
 from sglang_telemetry.exporter.follow import Followed
 from sglang_telemetry.journal.lock import is_held
 from sglang_telemetry.journal.reader import SegmentReader
@@ -18,21 +18,33 @@ _SEGMENTS_READ = 2
 _SyncKey = tuple[str, str, int]
 
 
-def last_failure(folder: Path, launch_id: str) -> tuple[Span, ...]:
+def last_failure(folder: Path, launch_id: str, *, ended_at: float) -> tuple[Span, ...]:
     """The spans of all ranks of this host in the last sync that failed; none when none did.
 
     Args:
         folder: The journals.
         launch_id: Whose trainers are meant.
+        ended_at: Unix seconds at which their command had ended.
     """
-    syncs: dict[_SyncKey, list[SyncRecord | ProcessLost]] = {}
+    syncs: dict[_SyncKey, list[SyncRecord]] = {}
+    killed: list[tuple[Followed, SyncStarted]] = []
     for _, paths in groupby(_of_trainers(folder), key=stem_of):
-        for event in _ended_syncs(list(paths)[-_SEGMENTS_READ:], launch_id):
-            syncs.setdefault(_key(event), []).append(event)
-    failed = [events for events in syncs.values() if any(one.result is Result.FAILURE for one in events)]
-    if not failed:
-        return ()
-    latest = max(failed, key=lambda events: max(_started_at(one) for one in events))
+        known, records, alive = _read(list(paths)[-_SEGMENTS_READ:])
+        if known.head is None or known.head.launch_id != launch_id:
+            continue
+        for record in records:
+            syncs.setdefault(_key(record), []).append(record)
+        if known.sync is not None and not known.over and not alive:
+            killed.append((known, known.sync))
+    ended: dict[_SyncKey, list[SyncRecord | ProcessLost]] = {key: [*records] for key, records in syncs.items()}
+    for known, sync in killed:
+        # When it was killed is not written anywhere, but those who waited for it knew at once.
+        others = [record.ended_at for record in syncs.get(_key(sync), ())]
+        loss = known.lost(max(others, default=ended_at), Exit.LOST, Result.FAILURE)
+        if loss is not None:
+            ended.setdefault(_key(sync), []).append(loss)
+    failed = [events for events in ended.values() if any(one.result is Result.FAILURE for one in events)]
+    latest = max(failed, key=lambda events: max(_started_at(one) for one in events), default=[])
     return tuple(span for event in latest for span in spans_of(event))
 
 
@@ -41,27 +53,23 @@ def _of_trainers(folder: Path) -> list[Path]:
     return [path for path in segments(folder) if not path.name.startswith("launch-")]
 
 
-def _ended_syncs(paths: list[Path], launch_id: str) -> Iterator[SyncRecord | ProcessLost]:
-    known = Followed(stem="")
-    alive, seen_at = False, 0.0
+def _read(paths: list[Path]) -> tuple[Followed, list[SyncRecord], bool]:
+    """What one process's journal says in the end, its syncs that ended, and whether the process lives."""
+    known, records, alive = Followed(stem=""), list[SyncRecord](), False
     for path in paths:
         try:
             reader = SegmentReader(path)
         except OSError:
             continue
         try:
-            alive, seen_at = is_held(reader.fileno()) is True, reader.modified_at()
+            alive = is_held(reader.fileno()) is True
             for event in _events(reader):
                 known.note(event)
-                if known.head is not None and known.head.launch_id != launch_id:
-                    return
                 if isinstance(event, SyncRecord):
-                    yield event
+                    records.append(event)
         finally:
             reader.close()
-    loss = None if alive or known.over else known.lost(seen_at, Exit.LOST, Result.FAILURE)
-    if loss is not None and loss.sync is not None:
-        yield loss
+    return known, records, alive
 
 
 def _events(reader: SegmentReader) -> Iterator[Event]:
@@ -71,17 +79,11 @@ def _events(reader: SegmentReader) -> Iterator[Event]:
         return
 
 
-def _key(event: SyncRecord | ProcessLost) -> _SyncKey:
-    identity, sequence, _ = _sync_of(event)
-    return (identity.run, identity.run_id, sequence)
+def _key(sync: SyncRecord | SyncStarted) -> _SyncKey:
+    return (sync.identity.run, sync.identity.run_id, sync.sequence)
 
 
 def _started_at(event: SyncRecord | ProcessLost) -> float:
-    return _sync_of(event)[2]
-
-
-def _sync_of(event: SyncRecord | ProcessLost) -> tuple[Identity, int, float]:
-    """Whose sync it was, its sequence and its start."""
     if isinstance(event, SyncRecord):
-        return event.identity, event.sequence, event.started_at
-    return (event.identity, 0, 0.0) if event.sync is None else (event.sync.identity, event.sync.sequence, event.sync.at)
+        return event.started_at
+    return event.sync.at if event.sync is not None else 0.0

@@ -116,7 +116,7 @@ def _show_last_failure(folder: Path, launch_id: str) -> None:
         from sglang_telemetry.cli.last_failure import last_failure
         from sglang_telemetry.cli.tree import print_tree
 
-        spans = last_failure(folder, launch_id)
+        spans = last_failure(folder, launch_id, ended_at=time.time())
         if spans:
             console = Console(stderr=True, highlight=False)
             print_tree(spans, console if console.is_terminal else Console(stderr=True, highlight=False, width=120))

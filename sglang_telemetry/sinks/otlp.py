@@ -6,7 +6,6 @@ comes meanwhile, every dropped span is told, and the end comes within :data:`CLO
 """
 
 import ipaddress
-import itertools
 import os
 import threading
 import time
@@ -21,7 +20,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from sglang_telemetry.sinks.guard import Report
 from sglang_telemetry.text import clean_url
 
-CLOSE_SECONDS = 1.5
+CLOSE_SECONDS = 1.2
 """At its end the queue gives the collector so long to take what is left."""
 QUEUE_SPANS = 20_480
 """Some 2,000 syncs of one rank: what comes while a collector is restarted, or at once when an exporter starts late."""
@@ -60,6 +59,7 @@ class SpanQueue(SpanProcessor):
         self._exporter = exporter
         self._batch_spans, self._delay_seconds = batch_spans, delay_seconds
         self._queue: deque[ReadableSpan] = deque()
+        self._sending: list[ReadableSpan] = []
         self._max_spans = max_spans
         self._lock = threading.Lock()
         self._more, self._over = threading.Event(), threading.Event()
@@ -72,7 +72,7 @@ class SpanQueue(SpanProcessor):
     @property
     def waiting(self) -> int:
         """Spans that are not sent yet."""
-        return len(self._queue)
+        return len(self._queue) + len(self._sending)
 
     def report_to(self, report: Report) -> None:
         """Whom to tell of dropped spans."""
@@ -101,8 +101,9 @@ class SpanQueue(SpanProcessor):
         # It may block as long as what the exporter is in, so it is not waited for.
         threading.Thread(target=self._exporter.shutdown, name="sglang-telemetry-otlp-close", daemon=True).start()
         with self._lock:
-            left = len(self._queue)
+            left = self.waiting
             self._queue.clear()
+            self._sending = []
             self._untold += left
             self.dropped += left
         self._tell("the collector did not take them before the end", at_once=True)
@@ -111,14 +112,14 @@ class SpanQueue(SpanProcessor):
         """Wait until everything is sent; False when that took too long."""
         deadline = time.monotonic() + timeout_millis / 1000
         self._more.set()
-        while self._queue and time.monotonic() < deadline:
-            self._over.wait(0.01)
-        return not self._queue
+        while self.waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return not self.waiting
 
     def _start(self) -> None:
         if self._pid != os.getpid():  # forked: the thread, the lock's holder and what it was sending are the parent's
             self._pid, self._thread = os.getpid(), None
-            self._lock, self._queue = threading.Lock(), deque()
+            self._lock, self._queue, self._sending = threading.Lock(), deque(), []
         if self._thread is None and not self._over.is_set():
             self._thread = threading.Thread(target=self._run, name="sglang-telemetry-otlp", daemon=True)
             self._thread.start()
@@ -137,16 +138,15 @@ class SpanQueue(SpanProcessor):
 
     def _send_batch(self) -> bool:
         """Send the oldest spans, however often it takes; False when the end came first."""
+        with self._lock:
+            batch = self._sending = [self._queue.popleft() for _ in range(min(self._batch_spans, len(self._queue)))]
         for wait in (*_BACKOFF_SECONDS, None):
-            with self._lock:
-                batch = list(itertools.islice(self._queue, self._batch_spans))
             good = self._export(batch)
             if good or (wait is None and not self._over.is_set()):
                 with self._lock:
-                    # The queue may have lost some of them at its end while they were being sent.
-                    gone = {id(span) for span in batch}
-                    while self._queue and id(self._queue[0]) in gone:
-                        self._queue.popleft()
+                    if self._sending is not batch:  # the end came meanwhile, and they are counted as dropped
+                        return False
+                    self._sending = []
                     self.sent += len(batch) if good else 0
                     self.dropped += 0 if good else len(batch)
                     self._untold += 0 if good else len(batch)

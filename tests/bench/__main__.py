@@ -27,13 +27,14 @@ from sglang_telemetry.events import (
     Target,
 )
 from sglang_telemetry.names import Phase, Result
+from tests.bench import traces
 from tests.bench.instant import engine
 from tests.harness.exporter import ExporterProcess
 from tests.harness.minimind import SavableModel
 
 PAIRS = 1500
 BIG_PAIRS = 8
-RANKS, SYNCS = 8, 10_000
+RANKS, SYNCS, TRACED = 8, 10_000, 2_000
 
 
 def progress(text: str) -> None:
@@ -59,7 +60,7 @@ def paired(folder: Path, model: SavableModel, pairs: int) -> tuple[float, float]
 
 def memory(folder: Path) -> dict[str, float]:
     """MiB of a process with torch and requests after 50 syncs, and what observing adds to it; medians of 5 rounds."""
-    sizes: dict[str, list[int]] = {"no": [], "yes": [], "rich": []}
+    sizes: dict[str, list[int]] = {"no": [], "yes": []}
     environment = os.environ | {"SGLANG_TELEMETRY_DIR": str(folder / "j"), "PYTHONPATH": os.getcwd()}
     for _ in range(5):
         for observed in sizes:
@@ -71,7 +72,7 @@ def memory(folder: Path) -> dict[str, float]:
             )
             sizes[observed].append(json.loads(done.stdout)["kib"])
     bare = statistics.median(sizes["no"])
-    return {"bare": bare / 1024} | {k: (statistics.median(sizes[k]) - bare) / 1024 for k in ("yes", "rich")}
+    return {"bare": bare / 1024} | {k: (statistics.median(sizes[k]) - bare) / 1024 for k in ("yes",)}
 
 
 def fill(folder: Path) -> int:
@@ -159,10 +160,14 @@ def main() -> None:
         progress(f"{BIG_PAIRS} pairs of syncs of a 64 M parameter model")
         big, _ = paired(folder / "big", SavableModel(width=2000, layers=16), BIG_PAIRS)
         row(f"share of a sync of 64 M parameters (bare: {big * 1e3:.0f} ms)", 100 * added / big, "%", 0.5)
-        progress("memory of 15 trainer processes")
+        progress("memory of 10 trainer processes")
         more = memory(folder / "memory")
-        row(f"memory added to a trainer (bare: {more['bare']:.0f} MiB)", more["yes"], "MiB", 5)
-        table.add_row("the same where rich is installed, which structlog imports", f"{more['rich']:.3g} MiB", "", "")
+        row(
+            f"memory added to a trainer, half of it rich, which structlog imports (bare: {more['bare']:.0f} MiB)",
+            more["yes"],
+            "MiB",
+            8,
+        )
         progress(f"an exporter with {RANKS} ranks and {SYNCS:,} syncs each")
         cost = exporter(folder)
         row("exporter start", cost["start"], "s", 0.5)
@@ -170,6 +175,19 @@ def main() -> None:
         row("scrape", cost["scrape"] * 1e3, "ms", 100)
         row("exporter restart on the same journals", cost["restart"], "s", 0.5)
         table.add_row("first reading of those journals", f"{cost['read']:.3g} s", "", "")
+        progress(f"traces: {TRACED:,} syncs to a collector, {SYNCS:,} without one")
+        spans = traces.throughput(folder / "sent", TRACED)
+        table.add_row("spans from journal to collector, which shares the machine", f"{spans:,.0f} a second", "", "")
+        quarter, whole, queue = traces.down(folder / "down", SYNCS)
+        row(
+            f"exporter memory while the collector is down, {SYNCS:,} syncs over {SYNCS // 4:,}",
+            whole / quarter,
+            "x",
+            1.1,
+        )
+        counted = f"{queue['waiting']:,} wait, {queue['dropped']:,} dropped and counted"
+        table.add_row("its spans then", counted, "", "")
+        row("its end then", traces.end_of(folder / "end"), "s", 2)
     rich.print(table)
     print(f"bench ok: added_us={added * 1e6:.0f} share_percent={100 * added / big:.3f} memory_mib={more['yes']:.1f}")
 

@@ -35,10 +35,8 @@ def resident_kib() -> int:
 
 
 def main(folder: str, observed: str) -> None:
-    """A process without us, with us, or with us and rich (``no``, ``yes``, ``rich``); prints its memory."""
+    """A process without us or with us (``no``, ``yes``); prints its memory."""
     one, model = engine(folder), SavableModel()
-    if observed == "yes":  # as where rich is not installed: structlog imports it when it is there
-        sys.modules["rich"] = None  # type: ignore[assignment]
     if observed != "no":
         import sglang_telemetry  # the bare process must not pay for it
 

@@ -137,18 +137,28 @@ def test_the_last_failed_sync_of_all_ranks(tmp_path: Path) -> None:
     write(tmp_path, 0, "failed", "good", "failed", "good")
     write(tmp_path, 1, "good", "good", "good", "good")
     write(tmp_path, 2, "failed", "failed", "failed", "failed", launch_id="another")
-    assert seen(last_failure(tmp_path, "l")) == [(0, 3, "server_error"), (1, 3, None)]
-    assert last_failure(tmp_path, "nobody") == ()
+    assert seen(last_failure(tmp_path, "l", ended_at=START + 50)) == [(0, 3, "server_error"), (1, 3, None)]
+    assert last_failure(tmp_path, "nobody", ended_at=START) == ()
 
 
 def test_a_rank_that_was_killed(tmp_path: Path) -> None:
-    """Its open sync is the one that failed."""
+    """Its open sync is the one that failed; it lasted until those who waited for it went on."""
     make_private(tmp_path)
     write(tmp_path, 0, "good", "open", over=False)
     write(tmp_path, 1, "good", "good")
-    spans = last_failure(tmp_path, "l")
-    assert seen(spans) == [(0, 2, "trainer_lost"), (1, 2, None)]
+    write(tmp_path, 2, "good", "open", over=False)
+    spans = last_failure(tmp_path, "l", ended_at=START + 50)
+    assert seen(spans) == [(0, 2, "trainer_lost"), (1, 2, None), (2, 2, "trainer_lost")]
+    assert len({span.end_ns for span in spans if span.name == "weight_sync.rank"}) == 1
     assert [span.name for span in spans if span.attributes.get("weight_sync.unfinished")][-1] == "weight_sync.save"
+
+
+def test_all_ranks_were_killed(tmp_path: Path) -> None:
+    """Nobody is left who could say when: until the command ended."""
+    make_private(tmp_path)
+    write(tmp_path, 0, "open", over=False)
+    [rank] = [s for s in last_failure(tmp_path, "l", ended_at=START + 50) if s.name == "weight_sync.rank"]
+    assert rank.duration_ns == 40 * 10**9
 
 
 def test_a_rank_that_still_lives_is_not_lost(tmp_path: Path) -> None:
@@ -167,16 +177,16 @@ def test_a_rank_that_still_lives_is_not_lost(tmp_path: Path) -> None:
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        assert last_failure(tmp_path, "l") == ()
+        assert last_failure(tmp_path, "l", ended_at=START + 50) == ()
     finally:
         child.communicate()
-    assert seen(last_failure(tmp_path, "l")) == [(0, 1, "trainer_lost")]
+    assert seen(last_failure(tmp_path, "l", ended_at=START + 50)) == [(0, 1, "trainer_lost")]
 
 
 def test_no_failed_sync(tmp_path: Path) -> None:
     """Good syncs, an empty folder, none at all."""
-    assert last_failure(tmp_path / "missing", "l") == ()
+    assert last_failure(tmp_path / "missing", "l", ended_at=START) == ()
     make_private(tmp_path)
-    assert last_failure(tmp_path, "l") == ()
+    assert last_failure(tmp_path, "l", ended_at=START + 50) == ()
     write(tmp_path, 0, "good")
-    assert last_failure(tmp_path, "l") == ()
+    assert last_failure(tmp_path, "l", ended_at=START + 50) == ()
