@@ -46,7 +46,7 @@ def test_both_formats_parse_and_agree(served: dict[str, str]) -> None:
     assert text == {s.name: s.value for f in families for s in f.samples}
     exemplars = [s.exemplar for f in families for s in f.samples if s.exemplar]
     assert [len(e.labels["trace_id"]) for e in exemplars] == [32]
-    assert "trace_id" not in served["/metrics"]
+    assert "# {trace_id=" not in served["/metrics"]
 
 
 def test_health(served: dict[str, str]) -> None:

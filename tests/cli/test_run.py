@@ -1,6 +1,7 @@
 """``sglang-telemetry run``: the command's life is the command's own; the exporter beside it is ours."""
 
 import contextlib
+import json
 import os
 import pty
 import signal
@@ -294,3 +295,46 @@ def _alive(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+FAILING = """
+import sys, requests, sglang_telemetry
+
+class Engine:
+    base_url, http = sys.argv[1], requests
+
+    def update_policy(self, model):
+        if self.http.post(self.base_url + "/update_weights_from_disk", json={}, timeout=5).status_code != 200:
+            raise RuntimeError("SGLang update_policy failed")
+
+engine = Engine()
+sglang_telemetry.instrument(engine)
+try:
+    engine.update_policy(None)
+except RuntimeError:
+    raise SystemExit(int(sys.argv[2]))
+"""
+
+
+def test_a_failed_sync_is_shown_as_a_tree(tmp_path: Path) -> None:
+    """With the trace id of the log line, below it, and before the last line; never when the command was well."""
+    with Answers(BUSY) as server:
+        done = run(tmp_path / "j", sys.executable, "-c", FAILING, server.url, "3", options=("--run", "grpo"))
+        well = run(tmp_path / "well", sys.executable, "-c", FAILING, server.url, "0")
+    assert done.returncode == 3
+    [line] = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    shown = done.stderr[done.stderr.index("weight_sync 1 of grpo  server_busy") :].splitlines()
+    assert shown[1] == f"trace {line['trace_id']}"
+    assert shown[2].split()[:2] == ["rank", "0"]
+    assert any("POST 400 ◀" in one for one in shown)
+    assert "weight_sync 1 of" not in well.stderr
+
+
+def test_journals_that_cannot_be_read_cost_nothing_but_the_tree(tmp_path: Path) -> None:
+    """The exit code is the command's."""
+    script = (
+        "import pathlib, sys; pathlib.Path(sys.argv[1], 'x-1-1.000001.jsonl').write_bytes(b'\\xff{' * 99); sys.exit(4)"
+    )
+    done = run(tmp_path, sys.executable, "-c", script, str(tmp_path))
+    assert done.returncode == 4
+    assert "Traceback" not in done.stderr
