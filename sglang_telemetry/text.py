@@ -30,7 +30,11 @@ _SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     (("@",), re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^/\s\"'<>]*@"), r"\1"),
     (("?",), re.compile(r"(?<=[\w/.])\?[\w.%-]+=[^\s\"'<>)]*"), f"?{_HIDDEN}"),
-    (("--",), re.compile(r"(?i)(--[\w-]{0,20}(?:key|token|secret|password)\s{1,8})[^\s\"']+"), rf"\1{_HIDDEN}"),
+    (
+        ("--",),
+        re.compile(r"""(?i)(--[\w-]{0,20}(?:key|token|secret|password)(?:\s{1,8}|["'],\s{0,8}["']))[^\s"']+"""),
+        rf"\1{_HIDDEN}",
+    ),
     (
         ("sk", "hf", "gh", "github", "glpat", "xox"),
         re.compile(r"\b(?:sk|hf|gh[pousr]|github_pat|glpat|xox[bp])[-_][\w-]{8,}"),

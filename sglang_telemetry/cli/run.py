@@ -29,6 +29,8 @@ from sglang_telemetry.journal.launch import LaunchJournal
 from sglang_telemetry.names import DEFAULT_LISTEN, Env
 
 EXPORTER_START_SECONDS = 5.0
+REGULAR_SECONDS = 120.0
+"""A scraper that has not come for so long is not waited for."""
 IDLE_SECONDS = 5.0
 """An exporter that outlived its run, for another one's sake, ends when nobody has lived for so long, or the linger."""
 _SENT_BY_KERNEL = 0x80  # si_code of a signal that a terminal made
@@ -209,7 +211,9 @@ class _Exporter:
             if received is not None and received.si_signo in _ASKED_TO_STOP:
                 return
             seen = self._scrapers()
-            if seen and all(at > since for at in seen.values()):
+            # Who has not come for long, such as a person with curl, does not come every few seconds.
+            regular = [at for at in seen.values() if at > since - REGULAR_SECONDS]
+            if seen and all(at > since for at in regular):
                 return
 
     def stop(self, *, others: bool) -> None:

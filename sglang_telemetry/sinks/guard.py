@@ -42,12 +42,13 @@ class Fanout:
         logged = False
         with self._lock:
             for index, sink in enumerate(self._sinks):
-                error = _try(sink, event)
-                if error is None:
-                    self._pay(index, sink)
-                    logged = logged or getattr(sink, "component", None) is Component.LOG
-                else:
+                try:
+                    read = sink.emit(event)
+                except Exception as error:
                     self._tell(index, sink, error)
+                    continue
+                self._pay(index, sink)
+                logged = logged or (getattr(sink, "component", None) is Component.LOG and read is not False)
         return logged
 
     def error(self, component: Component, error: BaseException) -> None:

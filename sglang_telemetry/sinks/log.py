@@ -76,8 +76,12 @@ class LogSink:
             text = f"{Env.LOG_FORMAT}={clean(from_environ, limit=60)!r} is none of {', '.join(FORMATS)}: auto is used"
             self.emit(TelemetryError(component=Component.LOG, text=text))
 
-    def emit(self, event: Event) -> None:
-        """Log the event, if it is one that people read."""
+    def emit(self, event: Event) -> bool | None:
+        """Log the event, if it is one that people read.
+
+        Returns:
+            False for a print of the engine's that neither a line of its own nor the sync's record will tell of.
+        """
         match event:
             case SyncRecord():
                 self._write(*_LEVEL_AND_NAME[event.result, event.coordinator], lambda: record_fields(event))
@@ -87,12 +91,14 @@ class LogSink:
                 level = "debug" if event.recognised else "warning"
                 fields = {"sequence": event.sequence, "text": event.text}
                 self._write(level, LogEvent.ENGINE_PRINT, lambda: _who(event.identity) | fields)
+                return _enabled(logging.ERROR if event.recognised else logging.WARNING)
             case TelemetryError() if event.component not in self._told:
                 self._told.add(event.component)
                 fields = {"component": event.component, "text": event.text, "hint": "the training goes on; said once"}
                 self._write("warning", LogEvent.TELEMETRY_ERROR, lambda: fields)
             case _:
                 pass
+        return None
 
     def close(self) -> None:
         """Nothing is held."""

@@ -11,8 +11,12 @@ class Sink(Protocol):
 
     component: Component
 
-    def emit(self, event: Event) -> None:
-        """Take one event; it is called on the trainer's thread and should return at once."""
+    def emit(self, event: Event) -> bool | None:
+        """Take one event; it is called on the trainer's thread and should return at once.
+
+        Returns:
+            For a log: False when nobody will read of it, because the host's configuration filters it out.
+        """
 
     def close(self) -> None:
         """Let go of files and threads; nothing is emitted afterwards."""

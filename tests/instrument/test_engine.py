@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import functools
+import logging
 import pickle
 import threading
 from pathlib import Path
@@ -192,6 +193,27 @@ def test_a_print_that_no_log_takes_is_printed(
             with pytest.raises(RuntimeError):
                 engine.update_policy(SavableModel())
     assert capsys.readouterr().out.startswith("[engine] weights were not taken: 400")
+
+
+@pytest.mark.parametrize(("level", "printed"), [("WARNING", False), ("ERROR", True), ("CRITICAL", True)])
+def test_a_print_that_the_host_filters_out_is_printed(
+    tmp_path: Path, level: str, printed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A print that nobody recognises is a warning: below the host's level it stays a print."""
+
+    class Chatty(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            print("[engine] half way")
+            return True
+
+    logging.getLogger("sglang_telemetry").setLevel(level)
+    try:
+        engine = Chatty("http://127.0.0.1:1")
+        with sglang_telemetry.instrument(engine, sinks=[sglang_telemetry.LogSink()]):
+            engine.update_policy(None)
+    finally:
+        logging.getLogger("sglang_telemetry").setLevel(logging.NOTSET)
+    assert ("[engine] half way" in capsys.readouterr().out) is printed
 
 
 def test_success_false_with_status_200_is_a_failure(tmp_path: Path) -> None:
