@@ -114,6 +114,8 @@ class ProcessLost:
         result: What a sync that was open is counted as; None when none was open.
         sync: The start of the sync that was open.
         phases: The phases it went through; the last one was open, and lasts until ``at``.
+        exchange: The request that had no answer yet, which lasts until ``at``.
+        exchange_index: Its number among the requests of the sync.
     """
 
     identity: Identity
@@ -122,6 +124,8 @@ class ProcessLost:
     result: Result | None = None
     sync: "SyncStarted | None" = None
     phases: "tuple[PhaseSpan, ...]" = ()
+    exchange: "Exchange | None" = None
+    exchange_index: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +159,19 @@ class SyncStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStarted:
-    """A running sync went into another phase, ``offset_ns`` after its start."""
+    """A running sync went into another phase, ``offset_ns`` after its start.
+
+    Args:
+        exchange: The request that this phase began with, not answered yet.
+        exchange_index: Its number among the requests of the sync.
+    """
 
     identity: Identity
     sequence: int
     phase: Phase
     offset_ns: int
+    exchange: "Exchange | None" = None
+    exchange_index: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

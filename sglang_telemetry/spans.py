@@ -100,7 +100,7 @@ class _Ended:
     error_attributes: Attributes
     failed_phase: int | None
     unfinished: bool = False
-    exchanges: tuple[Exchange, ...] = ()
+    exchanges: Mapping[int, Exchange] = field(default_factory=dict)
     decisive: int | None = None
 
 
@@ -135,7 +135,7 @@ def _of_record(record: SyncRecord) -> _Ended:
             }
         ),
         failed_phase=entered[-1] if failed and entered else None,
-        exchanges=record.exchanges,
+        exchanges=dict(enumerate(record.exchanges)),
         decisive=record.decisive,
     )
 
@@ -154,6 +154,7 @@ def _of_loss(loss: ProcessLost, sync: SyncStarted) -> _Ended:
         attributes=_known(
             {
                 **_target(sync),
+                Attribute.UNFINISHED: True,
                 Attribute.RESULT: (loss.result or Result.CANCELLED).value,
                 Attribute.WEIGHTS_APPLIED: Applied.UNKNOWN.value,
             }
@@ -162,6 +163,8 @@ def _of_loss(loss: ProcessLost, sync: SyncStarted) -> _Ended:
         error_attributes={Attribute.CAUSE: cause, Attribute.ERROR_TYPE: cause} if failed else {},
         failed_phase=len(loss.phases) - 1 if failed and loss.phases else None,
         unfinished=True,
+        exchanges={} if loss.exchange is None else {loss.exchange_index: loss.exchange},
+        decisive=None if loss.exchange is None else loss.exchange_index,
     )
 
 
@@ -173,8 +176,6 @@ def _sync(sync: _Ended) -> Iterator[Span]:
     end_ns = sync.start_ns + sum(span.duration_ns for span in sync.phases)
     joined = sync.parent_span_id is not None
     attributes = {**who, **sync.attributes, **sync.error_attributes}
-    if sync.unfinished:
-        attributes[Attribute.UNFINISHED] = True
     of_root = Span(
         identity=identity,
         name=SpanName.SYNC,
@@ -201,7 +202,7 @@ def _sync(sync: _Ended) -> Iterator[Span]:
             parent = None if span is of_root else root
             yield replace(span, trace_id=derived, parent_span_id=parent, links=((sync.trace_id, span.span_id),))
     yield from _phases(sync, rank, who)
-    for index, exchange in enumerate(sync.exchanges):
+    for index, exchange in sync.exchanges.items():
         yield _request(sync, index, exchange, who)
 
 
@@ -240,14 +241,16 @@ def _request(sync: _Ended, index: int, exchange: Exchange, who: Attributes) -> S
         start_ns=start_ns,
         attributes=who,
     )
-    again = sum((one.method, one.url) == (exchange.method, exchange.url) for one in sync.exchanges[:index])
+    before = (one for number, one in sync.exchanges.items() if number < index)
+    again = sum((one.method, one.url) == (exchange.method, exchange.url) for one in before)
     if again:
         span = replace(span, attributes={**span.attributes, Attribute.HTTP_RESEND_COUNT: again})
     if not in_request:
         return span
     # The error.type of a request is its own: a 200 that SGLang says is no success has none.
     of_sync = {**sync.attributes, **sync.error_attributes}
-    told: Attributes = {name: of_sync[name] for name in (Attribute.CAUSE, Attribute.WEIGHTS_APPLIED)}
+    names = (Attribute.CAUSE, Attribute.WEIGHTS_APPLIED, *([Attribute.UNFINISHED] if sync.unfinished else []))
+    told: Attributes = {name: of_sync[name] for name in names}
     return replace(span, attributes={**span.attributes, **told}, error=sync.error)
 
 

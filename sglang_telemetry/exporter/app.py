@@ -27,6 +27,8 @@ from sglang_telemetry.sinks.tally import Tally
 
 POLL_SECONDS = 0.5
 SNAPSHOT_SECONDS = 5.0
+HOLD_SECONDS = 60.0
+"""What is saved is not read again: so long the state waits for a collector to take the spans of what was read."""
 
 
 class Exporter:
@@ -49,6 +51,7 @@ class Exporter:
         self._scrapers: dict[str, float] = {}
         self._last_poll = self._last_snapshot = 0.0
         self._changed = False
+        self._unsent_since: float | None = None
         self.idle_since = time.monotonic()
         complaint, tally, followed = _load(settings.folder)
         self._metrics = MetricsSink(tally=tally)
@@ -163,10 +166,15 @@ class Exporter:
     def _save(self) -> None:
         self._last_snapshot = time.monotonic()
         if not self._changed:
+            self._unsent_since = None
             return
+        if self._traces is not None and self._traces.queue.waiting and not self._stop.is_set():
+            self._unsent_since = self._unsent_since or self._last_snapshot
+            if self._last_snapshot - self._unsent_since < HOLD_SECONDS:
+                return
         try:
             snapshot.save(self._settings.folder, self._metrics.tally, self._follower.followed)
-            self._changed = False
+            self._changed, self._unsent_since = False, None
         except OSError as error:
             self._error(error)
 

@@ -51,6 +51,7 @@ class Followed:
     over: bool = False
     sync: SyncStarted | None = None
     phases: tuple[PhaseSpan, ...] = ()
+    entered: PhaseStarted | None = None
     last_failed: bool = False
     unwatched: bool = False
     stop_asked: bool = False
@@ -70,7 +71,7 @@ class Followed:
             self.over = True
         elif isinstance(event, SyncStarted):
             self.sync = event
-            self.phases = (PhaseSpan(phase=Phase.SETUP, offset_ns=0, duration_ns=0),)
+            self.phases, self.entered = (PhaseSpan(phase=Phase.SETUP, offset_ns=0, duration_ns=0),), None
             if self.head is not None:
                 self.head = _renamed(self.head, event)
         elif isinstance(event, PhaseStarted):
@@ -82,6 +83,7 @@ class Followed:
         if self.sync is not None and self.sync.sequence == event.sequence and len(self.phases) < _PHASES_KEPT:
             entered = PhaseSpan(phase=event.phase, offset_ns=event.offset_ns, duration_ns=0)
             self.phases = (*self.phases[:-1], _until(self.phases[-1], event.offset_ns), entered)
+            self.entered = event
 
     def lost(self, at: float, how: Exit, result: Result) -> ProcessLost | None:
         """What is to be said of it when it vanished; ``result`` holds for the sync that was open, if one was."""
@@ -89,8 +91,20 @@ class Followed:
             return None
         if self.sync is None:
             return ProcessLost(identity=self.head.identity, at=at, how=how)
-        phases = (*self.phases[:-1], _until(self.phases[-1], round((at - self.sync.at) * 1e9)))
-        return ProcessLost(identity=self.head.identity, at=at, how=how, result=result, sync=self.sync, phases=phases)
+        lived_ns = round((at - self.sync.at) * 1e9)
+        request = self.entered.exchange if self.entered is not None else None
+        if request is not None:
+            request = replace(request, duration_ns=max(0, lived_ns - request.offset_ns))
+        return ProcessLost(
+            identity=self.head.identity,
+            at=at,
+            how=how,
+            result=result,
+            sync=self.sync,
+            phases=(*self.phases[:-1], _until(self.phases[-1], lived_ns)),
+            exchange=request,
+            exchange_index=self.entered.exchange_index if self.entered is not None else 0,
+        )
 
 
 def _until(phase: PhaseSpan, end_ns: int) -> PhaseSpan:

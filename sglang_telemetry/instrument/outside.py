@@ -4,13 +4,13 @@ import threading
 from dataclasses import replace
 
 from sglang_telemetry.classify import Recorded
-from sglang_telemetry.events import RequestRecord
+from sglang_telemetry.events import Identity, RequestRecord
 from sglang_telemetry.instrument.context import TraceContext, active
 from sglang_telemetry.instrument.sync import Recorder
 from sglang_telemetry.trace_ids import outside_ids
 
 RECORDS_PER_SECOND = 10
-"""An engine that sends one request a sample must not fill the journal: what is more carries a context, unrecorded."""
+"""An engine that sends one request a sample must not fill the journal: more join the trace of the last recorded one."""
 
 
 class Outside:
@@ -25,18 +25,32 @@ class Outside:
         self._lock = threading.Lock()
         self._sent = 0
         self._second = self._in_second = 0
+        self._last: TraceContext | None = None
 
     def request_started(self) -> "SendingOutside":
         """The engine sends something."""
-        now = self._recorder.clock.monotonic_ns()
+        caller = active()
+        identity = self._recorder.identity.current()
         with self._lock:
             self._sent += 1
-            index = self._sent
-            if now // 10**9 != self._second:
-                self._second, self._in_second = now // 10**9, 0
-            self._in_second += 1
-            recorded = self._in_second <= RECORDS_PER_SECOND
-        return SendingOutside(self._recorder, index, now, recorded=recorded)
+            recorded = self._is_recorded() and (caller is None or caller.sampled)
+            context = self._context(caller, identity, recorded=recorded)
+            self._last = context if recorded else self._last
+        return SendingOutside(self._recorder, identity, context, caller, recorded=recorded)
+
+    def _is_recorded(self) -> bool:
+        second = self._recorder.clock.monotonic_ns() // 10**9
+        if second != self._second:
+            self._second, self._in_second = second, 0
+        self._in_second += 1
+        return self._in_second <= RECORDS_PER_SECOND
+
+    def _context(self, caller: TraceContext | None, identity: Identity, *, recorded: bool) -> TraceContext:
+        """The server's spans get a parent that somebody records."""
+        trace_id, span_id = outside_ids(identity, self._sent)
+        if recorded:
+            return TraceContext(trace_id=trace_id if caller is None else caller.trace_id, span_id=span_id)
+        return caller or self._last or TraceContext(trace_id=trace_id, span_id=span_id)
 
 
 class SendingOutside:
@@ -44,25 +58,26 @@ class SendingOutside:
 
     Args:
         recorder: Who speaks, and to whom.
-        index: Its number in this process.
-        start_ns: Monotonic nanoseconds.
+        identity: Who sends it.
+        context: What it carries.
+        caller: The caller's active span.
         recorded: A record of it is written when it is over.
     """
 
-    def __init__(self, recorder: Recorder, index: int, start_ns: int, *, recorded: bool) -> None:
-        self._recorder, self._start_ns = recorder, start_ns
-        self._identity = recorder.identity.current()
-        self._at = recorder.clock.wall()
+    def __init__(
+        self,
+        recorder: Recorder,
+        identity: Identity,
+        context: TraceContext,
+        caller: TraceContext | None,
+        *,
+        recorded: bool,
+    ) -> None:
+        self._recorder, self._identity, self._context = recorder, identity, context
+        self._parent, self._recorded = caller, recorded
         self._sequence = recorder.sequence
-        self._parent = active()
-        own_trace, span_id = outside_ids(self._identity, index)
-        self._context = TraceContext(
-            trace_id=own_trace if self._parent is None else self._parent.trace_id,
-            span_id=span_id if recorded or self._parent is None else self._parent.span_id,
-            sampled=self._parent is None or self._parent.sampled,
-        )
-        self._recorded = recorded and self._context.sampled
-        self.traceparent = self._context.traceparent if recorder.propagate else None
+        self._at, self._start_ns = recorder.clock.wall(), recorder.clock.monotonic_ns()
+        self.traceparent = context.traceparent if recorder.propagate else None
 
     def ended(self, recorded: Recorded) -> None:
         """It was answered, or will not be."""

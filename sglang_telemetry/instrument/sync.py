@@ -126,9 +126,19 @@ class Sync:
         """Go into a phase."""
         offset = self._timeline.mark(phase)
         if offset is not None:
-            self.recorder.emit(
-                PhaseStarted(identity=self._identity, sequence=self._sequence, phase=phase, offset_ns=offset)
+            self._entered(phase, offset)
+
+    def _entered(self, phase: Phase, offset: int, exchange: Exchange | None = None, index: int = 0) -> None:
+        self.recorder.emit(
+            PhaseStarted(
+                identity=self._identity,
+                sequence=self._sequence,
+                phase=phase,
+                offset_ns=offset,
+                exchange=exchange,
+                exchange_index=index,
             )
+        )
 
     def mark_state_dict(self) -> None:
         """The weights are being gathered, unless that is part of a save."""
@@ -175,14 +185,16 @@ class Sync:
                 transport=transport_of(url),
                 timeout_seconds=self._target.timeout_seconds if timeout is None else timeout,
             )
-            self.mark(Phase.REQUEST)
         if len(self._exchanges) == MAX_EXCHANGES:
             if not update:
                 return None
             self._exchanges.pop()
         index = len(self._exchanges)
+        entered = self._timeline.mark(Phase.REQUEST) if update else None
         started = Exchange(method=method, url=clean_url(url), offset_ns=self._timeline.offset_ns())
         self._exchanges.append(started)
+        if entered is not None:
+            self._entered(Phase.REQUEST, entered, started, index)
         context = self._in_trace(request_span_id(self._identity, self._sequence, index))
         return Sending(self, index, context.traceparent if self.recorder.propagate else None, update=update)
 

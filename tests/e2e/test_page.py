@@ -53,7 +53,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 def test_twenty_failures_twenty_pages(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each of twenty processes fails once and is gone; each is paged once, with its cause and trace, also the one that vanished.
+    """Each of twenty processes fails once and is gone; each is paged once, with cause and trace, also who vanished.
 
     How long a page took is printed, not asserted: the machine may be busy. The bound of the wait is generous.
     """

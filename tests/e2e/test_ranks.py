@@ -1,60 +1,13 @@
 """Several real torch ranks over gloo: one sync, one failure, one run id, and who waits for whom while it hangs."""
 
-import os
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from sglang_telemetry.events import PhaseStarted, ProcessStarted, SyncRecord, SyncStarted
+from sglang_telemetry.events import PhaseStarted, ProcessStarted, SyncStarted
 from sglang_telemetry.journal.reader import SegmentReader
-from tests.harness.answers import BUSY, SUCCESS, Answers
+from tests.harness.answers import BUSY, SUCCESS, Answers, Held
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
-
-ROOT = Path(__file__).parents[2]
-
-
-def command(*arguments: str, ranks: int = 2) -> list[str]:
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks))
-    return [sys.executable, *torchrun, str(ROOT / "tests/harness/ranks.py"), *arguments]
-
-
-@contextmanager
-def training(journals: Path, *arguments: str, ranks: int = 2) -> Iterator[subprocess.Popen[bytes]]:
-    environment = os.environ | {
-        "SGLANG_TELEMETRY_DIR": str(journals),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        "PYTHONWARNINGS": "ignore",
-    }
-    with (journals.parent / "training.log").open("wb") as log:
-        process = subprocess.Popen(command(*arguments, ranks=ranks), env=environment, stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def ended(process: subprocess.Popen[bytes], tmp_path: Path) -> int:
-    """Exit code of a training; what it printed is shown when the test fails."""
-    code = process.wait(60)
-    print((tmp_path / "training.log").read_text(errors="replace")[-4000:])
-    return code
-
-
-def records(journals: Path) -> list[SyncRecord]:
-    found = []
-    for path in sorted(journals.glob("ranks-*.jsonl")):
-        reader = SegmentReader(path)
-        found += [event for event in reader.events() if isinstance(event, SyncRecord)]
-        assert reader.bad_lines == 0
-        reader.close()
-    return found
+from tests.harness.training import ended, records, training
 
 
 def test_two_ranks_one_failure(tmp_path: Path) -> None:
@@ -97,16 +50,7 @@ def test_each_start_has_a_run_id_of_its_own(tmp_path: Path) -> None:
 
 def test_a_hanging_sync_is_seen_while_it_hangs(tmp_path: Path) -> None:
     """Rank 0 waits for a server that does not answer: rank 1 is in broadcast, and /metrics says so meanwhile."""
-    release = threading.Event()
-
-    def hang(handler: BaseHTTPRequestHandler) -> None:
-        release.wait(60)
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(SUCCESS[1])))
-        handler.end_headers()
-        handler.wfile.write(SUCCESS[1])
-
-    with Answers(hang) as server, ExporterProcess(tmp_path / "j") as exporter:
+    with Held(SUCCESS) as held, Answers(held) as server, ExporterProcess(tmp_path / "j") as exporter:
         with training(tmp_path / "j", server.url, "1", str(tmp_path / "c")) as process:
 
             def hangs() -> bool:
@@ -118,7 +62,7 @@ def test_a_hanging_sync_is_seen_while_it_hangs(tmp_path: Path) -> None:
             wait_until(hangs, "rank 0 in request and rank 1 in broadcast", timeout=60)
             assert exporter.value("weight_sync_active", run="ranks", rank="1") == 1.0
             page = exporter.get("/")
-            release.set()
+            held.release()
             assert ended(process, tmp_path) == 0
         assert "<b>broadcast</b>" in page
         assert exporter.value("weight_sync_active", run="ranks", rank="1") is None

@@ -1,5 +1,6 @@
 """A server that gives the answers it is told to, for what no real SGLang can be made to say on demand."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,9 +11,12 @@ class Answers:
 
     Args:
         answers: Status and body a request, in order; the last one is repeated.
+        host: Address to bind.
     """
 
-    def __init__(self, *answers: tuple[int, bytes] | Callable[[BaseHTTPRequestHandler], None]) -> None:
+    def __init__(
+        self, *answers: tuple[int, bytes] | Callable[[BaseHTTPRequestHandler], None], host: str = "127.0.0.1"
+    ) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         queue = list(answers)
         outer = self
@@ -25,20 +29,16 @@ class Answers:
                 if callable(answer):
                     answer(self)
                     return
-                status, content = answer
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                give(self, answer)
 
             def log_message(self, format: str, *args: object) -> None:
                 return
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((host, 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self.server = f"127.0.0.1:{self._server.server_port}"
+        self.server = f"{host}:{self._server.server_port}"
+        self.url = f"http://{self.server}"
 
     def close(self) -> None:
         """Stop; later connections are refused."""
@@ -50,6 +50,45 @@ class Answers:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class Held:
+    """An answer that the server holds back until it is told to give it, or the block is left.
+
+    Args:
+        answer: Status and body.
+    """
+
+    def __init__(self, answer: tuple[int, bytes]) -> None:
+        self.asked = threading.Event()
+        self._answer = answer
+        self._released = threading.Event()
+
+    def __call__(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer one request."""
+        self.asked.set()
+        self._released.wait(60)
+        with contextlib.suppress(OSError):  # whoever asked may have been killed meanwhile
+            give(handler, self._answer)
+
+    def release(self) -> None:
+        """Give the answer now."""
+        self._released.set()
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+def give(handler: BaseHTTPRequestHandler, answer: tuple[int, bytes]) -> None:
+    """Answer with this status and body."""
+    status, content = answer
+    handler.send_response(status)
+    handler.send_header("Content-Length", str(len(content)))
+    handler.end_headers()
+    handler.wfile.write(content)
 
 
 def close_without_answer(handler: BaseHTTPRequestHandler) -> None:

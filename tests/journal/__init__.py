@@ -88,6 +88,14 @@ EVERY_KIND: tuple[Event, ...] = (
         identity=IDENTITY, sequence=7, at=1.5, coordinator=False, trace_id="f" * 32, target=TARGET, version="v"
     ),
     PhaseStarted(identity=IDENTITY, sequence=7, phase=Phase.BROADCAST, offset_ns=0),
+    PhaseStarted(
+        identity=IDENTITY,
+        sequence=7,
+        phase=Phase.REQUEST,
+        offset_ns=1,
+        exchange=Exchange(method="POST", url="http://10.0.0.7:30000/update_weights_from_disk", offset_ns=2),
+        exchange_index=3,
+    ),
     RECORD,
     RequestRecord(
         identity=IDENTITY,

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -46,19 +46,20 @@ def tiny_models(sglang_venv: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def real_sglang(sglang_venv: Path, tiny_models: Path) -> Iterator[RealSGLangFactory]:
-    """Starts real servers: ``real_sglang()`` or ``real_sglang(flags=[...])``, one a set of flags.
+    """Starts real servers: ``real_sglang()`` or ``real_sglang(flags=[...], environment={...})``, one for each of these.
 
     They are ended with the session. A server that was asked for before is given again, started anew if it died
     meanwhile. Its weights are those that the test before left behind.
     """
-    servers: dict[tuple[str, ...], RealSGLang] = {}
+    servers: dict[tuple[tuple[str, ...], frozenset[tuple[str, str]]], RealSGLang] = {}
 
     with ExitStack() as stack:
 
-        def start(flags: Sequence[str] = ()) -> RealSGLang:
-            key = tuple(flags)
+        def start(flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> RealSGLang:
+            key = (tuple(flags), frozenset((environment or {}).items()))
             if key not in servers:
-                servers[key] = stack.enter_context(RealSGLang(sglang_venv, tiny_models / "base", flags=key))
+                server = RealSGLang(sglang_venv, tiny_models / "base", flags=flags, environment=environment)
+                servers[key] = stack.enter_context(server)
             elif not servers[key].alive:
                 servers[key].restart()
             return servers[key]

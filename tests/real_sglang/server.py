@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import requests
@@ -68,13 +68,22 @@ class RealSGLang:
         model: The checkpoint folder it starts with.
         port: Where to listen; a free one unless given. It stays the same over restarts.
         flags: Further ``sglang.launch_server`` flags, such as ``--admin-api-key``.
+        environment: More variables.
     """
 
-    def __init__(self, venv: Path, model: Path, port: int | None = None, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        venv: Path,
+        model: Path,
+        port: int | None = None,
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.venv = venv
         self.model = model
         self.port = port or free_port()
         self.flags = tuple(flags)
+        self.environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._tree: set[int] = set()
         self._log = Path(tempfile.mkstemp(prefix="real-sglang-", suffix=".log")[1])
@@ -119,6 +128,7 @@ class RealSGLang:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [HERE / "start.sh", self.venv, str(self.port), self.model, *self.flags],
+                env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
