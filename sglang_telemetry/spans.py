@@ -20,7 +20,7 @@ from sglang_telemetry.events import (
     SyncRecord,
     SyncStarted,
 )
-from sglang_telemetry.names import RESPONSE_EVENT, Applied, Attribute, Phase, Result, SpanName, phase_span
+from sglang_telemetry.names import RESPONSE_EVENT, UPDATE_ROUTE, Applied, Attribute, Phase, Result, SpanName, phase_span
 from sglang_telemetry.trace_ids import phase_span_id, rank_span_id, request_span_id, root_span_id, trace_id
 
 Value = str | int | float | bool
@@ -108,6 +108,8 @@ def _of_record(record: SyncRecord) -> _Ended:
     failed = record.result is Result.FAILURE
     error = (record.cause or FailureCause.UNKNOWN).value if failed else None
     entered = [index for index, span in enumerate(record.phases) if span.phase is record.failed_phase]
+    if record.exchange is not None and record.failed_phase is Phase.REQUEST:
+        entered.append(_phase_of(record.phases, record.exchange))
     payload = record.checkpoint.bytes if record.checkpoint is not None else None
     return _Ended(
         identity=record.identity,
@@ -237,7 +239,7 @@ def _request(sync: _Ended, index: int, exchange: Exchange, who: Attributes) -> S
         identity=sync.identity,
         trace_id=sync.trace_id,
         span_id=request_span_id(sync.identity, sync.sequence, index),
-        parent_span_id=phase_span_id(sync.identity, sync.sequence, _phase_at(sync.phases, exchange.offset_ns)),
+        parent_span_id=phase_span_id(sync.identity, sync.sequence, _phase_of(sync.phases, exchange)),
         start_ns=start_ns,
         attributes=who,
     )
@@ -316,9 +318,14 @@ def _client(
     )
 
 
-def _phase_at(phases: Iterable[PhaseSpan], offset_ns: int) -> int:
-    """Index of the phase that was open then; of two that begin at that moment, the later."""
-    return max((index for index, phase in enumerate(phases) if phase.offset_ns <= offset_ns), default=0)
+def _phase_of(phases: Iterable[PhaseSpan], exchange: Exchange) -> int:
+    """Index of the phase a request was sent in; of several that begin at that moment, an update's is the request."""
+    begun = [(index, phase) for index, phase in enumerate(phases) if phase.offset_ns <= exchange.offset_ns]
+    if UPDATE_ROUTE in exchange.url:
+        for index, phase in begun:
+            if phase.phase is Phase.REQUEST and phase.offset_ns == exchange.offset_ns:
+                return index
+    return begun[-1][0] if begun else 0
 
 
 def _who(identity: Identity, sequence: int) -> dict[str, Value]:

@@ -177,7 +177,9 @@ class Telemetry:
         if not self.enabled or not self._open:
             return None
         try:
-            return self._recorder.begin(self._target, version=None if version is None else str(version), folder=folder)
+            return self._recorder.begin(
+                self._target, version=None if version is None else clean(str(version), limit=256), folder=folder
+            )
         except Exception as error:
             self._failed(error)
             return None
@@ -243,7 +245,8 @@ class EditedSync:
     @property
     def traceparent(self) -> str | None:
         """The W3C header for a request of yours, as a part of the phase that is open; None when nothing is observed."""
-        return self._sync.context.traceparent if self._sync is not None else None
+        context = self._sync.context if self._sync is not None else None
+        return context.traceparent if context is not None else None
 
     def fail(self, reason: str) -> None:
         """Report the sync as failed although no exception will leave the block."""

@@ -50,7 +50,7 @@ class Exporter:
         self._stop = threading.Event()
         self._scrapers: dict[str, float] = {}
         self._last_poll = self._last_snapshot = 0.0
-        self._changed = False
+        self._changed = self._serving = False
         self._unsent_since: float | None = None
         self.idle_since = time.monotonic()
         complaint, tally, followed = _load(settings.folder)
@@ -81,6 +81,7 @@ class Exporter:
     def start(self) -> None:
         """Read what is there, then serve; returns when both go on in the background."""
         self.refresh()
+        self._serving = True
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         threading.Thread(target=self._loop, daemon=True).start()
 
@@ -89,6 +90,8 @@ class Exporter:
         with self._lock:
             self._changed = self._follower.poll() or self._changed
             self._last_poll = time.monotonic()
+            if self._traces is not None:
+                self._traces.queue.tell()
             if self._follower.live():
                 self.idle_since = self._last_poll
 
@@ -129,13 +132,17 @@ class Exporter:
     def close(self) -> None:
         """Stop serving, save the counts, let the folder go."""
         self._stop.set()
-        self._server.shutdown()
+        if self._serving:  # else it would wait for a loop that never began
+            self._server.shutdown()
         self._server.server_close()
         self.refresh()
         deadline = time.monotonic() + 2 * GRACE_SECONDS
         while self._follower.missed() and time.monotonic() < deadline:
             time.sleep(0.05)
             self.refresh()
+        if self._traces is not None:  # what it drops now is counted and saved
+            self._traces.sink.close()
+            self._changed = self._changed or self._traces.queue.dropped > 0
         with self._lock:
             self._save()
             self._follower.close()

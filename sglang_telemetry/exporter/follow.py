@@ -91,10 +91,12 @@ class Followed:
             return None
         if self.sync is None:
             return ProcessLost(identity=self.head.identity, at=at, how=how)
-        lived_ns = round((at - self.sync.at) * 1e9)
         request = self.entered.exchange if self.entered is not None else None
+        begun_ns = self.phases[-1].offset_ns if request is None else request.offset_ns
+        # The wall clock may have been set back, and a file's time is coarser than ours.
+        lived_ns = max(begun_ns, round((at - self.sync.at) * 1e9))
         if request is not None:
-            request = replace(request, duration_ns=max(0, lived_ns - request.offset_ns))
+            request = replace(request, duration_ns=lived_ns - request.offset_ns)
         return ProcessLost(
             identity=self.head.identity,
             at=at,
@@ -108,7 +110,7 @@ class Followed:
 
 
 def _until(phase: PhaseSpan, end_ns: int) -> PhaseSpan:
-    return replace(phase, duration_ns=max(0, end_ns - phase.offset_ns))
+    return replace(phase, duration_ns=end_ns - phase.offset_ns)
 
 
 def _renamed(head: ProcessStarted, event: SyncStarted) -> ProcessStarted:

@@ -43,7 +43,7 @@ def active() -> TraceContext | None:
         return None
 
 
-def attach(now: Callable[[], TraceContext]) -> Callable[[], None] | None:
+def attach(now: Callable[[], TraceContext | None]) -> Callable[[], None] | None:
     """Make a span of ours the current one.
 
     Args:
@@ -76,12 +76,14 @@ def _of(context: Any) -> TraceContext:
     )
 
 
-def _following(api: Any, now: Callable[[], TraceContext]) -> Any:
+def _following(api: Any, now: Callable[[], TraceContext | None]) -> Any:
     class Following(api.NonRecordingSpan):  # type: ignore[misc]
         """The span of the phase that is open at the moment somebody asks."""
 
         def get_span_context(self) -> Any:
             context = now()
+            if context is None:
+                return api.INVALID_SPAN_CONTEXT
             flags = api.TraceFlags(api.TraceFlags.SAMPLED if context.sampled else api.TraceFlags.DEFAULT)
             return api.SpanContext(int(context.trace_id, 16), int(context.span_id, 16), False, flags)
 

@@ -90,6 +90,8 @@ class EngineInstrument:
             method = _attribute(engine, name)
             if inspect.iscoroutinefunction(method):
                 self._restores.append(shadow(engine, name, self._requesting_async))
+            elif inspect.isgeneratorfunction(method):
+                self._restores.append(shadow(engine, name, self._requesting_streamed))
             elif inspect.ismethod(method):
                 self._restores.append(shadow(engine, name, self._requesting))
 
@@ -103,7 +105,7 @@ class EngineInstrument:
     def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> Request | None:
         """The engine sends something: as part of a sync, or outside of one."""
         sync = _RUNNING.get()
-        if sync is None or sync.recorder is not self._recorder:
+        if sync is None or sync.over or sync.recorder is not self._recorder:
             # An engine may send from a thread pool of its own, which does not inherit the context.
             sync = self._sync if is_update(url) else None
         if sync is not None:
@@ -116,6 +118,14 @@ class EngineInstrument:
         give_back = self._guarded(self._http.lend)
         try:
             return original(*args, **kwargs)
+        finally:
+            if give_back is not None:
+                self._guarded(give_back)
+
+    def _requesting_streamed(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        give_back = self._guarded(self._http.lend) if self._active else None
+        try:
+            return (yield from original(*args, **kwargs))
         finally:
             if give_back is not None:
                 self._guarded(give_back)
@@ -158,7 +168,7 @@ class EngineInstrument:
         """
         restores: list[Restore] = []
         outer = _RUNNING.get()
-        if outer is not None and outer.recorder is not self._recorder:
+        if outer is not None and (outer.recorder is not self._recorder or outer.over):
             outer = None
         alone = self._busy.acquire(blocking=False)
         try:

@@ -15,6 +15,7 @@ from sglang_telemetry.text import clean, clean_url
 
 MAX_JSON_BYTES = 64 << 10
 TRACEPARENT = "traceparent"
+_NAMES = (TRACEPARENT, TRACEPARENT.encode())
 
 _TRANSPORTS = {transport.value: transport for transport in Transport}
 _CLIENTS = frozenset({"requests", "httpx", "aiohttp"})
@@ -93,7 +94,7 @@ class _Sender:
         if request is None:
             return self._send(*args, **kwargs)
         if request.traceparent is not None:
-            kwargs = self._guarded(with_traceparent, self._send, kwargs, request.traceparent) or kwargs
+            kwargs = self._guarded(with_traceparent, self._send, args, kwargs, request.traceparent) or kwargs
         try:
             answer = self._send(*args, **kwargs)
         except BaseException as error:
@@ -129,35 +130,42 @@ class _Sender:
             return None
 
 
-def with_traceparent(send: Callable[..., Any], arguments: dict[str, Any], traceparent: str) -> dict[str, Any] | None:
+def with_traceparent(
+    send: Callable[..., Any], positional: tuple[Any, ...], arguments: dict[str, Any], traceparent: str
+) -> dict[str, Any] | None:
     """The arguments with the header added; None where it is set already, or where it cannot be known to be welcome."""
     session = getattr(getattr(send, "__self__", None), "headers", None)
     given = arguments.get("headers")
     owner = getattr(send, "__self__", None)
-    if _has(session) or _has(given) or not _takes_headers(getattr(send, "__func__", send), cast(Hashable, type(owner))):
+    if _has(session) or _has(given):
+        return None
+    takes, known, place = _headers_of(getattr(send, "__func__", send), cast(Hashable, type(owner)))
+    if not takes or (place is not None and len(positional) + hasattr(send, "__func__") > place):
         return None
     if given is None:
-        return arguments | {"headers": {TRACEPARENT: traceparent}}
+        # A client that is not known may have headers of its own for whoever gives it none, such as a key.
+        return arguments | {"headers": {TRACEPARENT: traceparent}} if known else None
     if not isinstance(given, Mapping):
         return None
-    headers = given.copy() if hasattr(given, "copy") else dict(given)
-    headers[TRACEPARENT] = traceparent
+    headers = {**given, TRACEPARENT: traceparent}
     return arguments | {"headers": headers}
 
 
 def _has(headers: Any) -> bool:
-    return isinstance(headers, Mapping) and any(str(name).lower() == TRACEPARENT for name in headers)
+    return isinstance(headers, Mapping) and any(name.lower() in _NAMES for name in headers)
 
 
 @functools.lru_cache(maxsize=64)
-def _takes_headers(send: Hashable, owner: Hashable) -> bool:
-    """Does this function take ``headers``, by its signature, or as one of a client that is known to?"""
+def _headers_of(send: Hashable, owner: Hashable) -> tuple[bool, bool, int | None]:
+    """Does this function take ``headers``, is it one of a known client, and their place among positional arguments."""
     parameters = inspect.signature(cast(Callable[..., Any], send)).parameters
-    if "headers" in parameters:
-        return True
     modules = {getattr(send, "__module__", None) or "", *(one.__module__ for one in cast(type, owner).__mro__)}
+    known = any(name.partition(".")[0] in _CLIENTS for name in modules)
+    if "headers" in parameters:
+        by_keyword = parameters["headers"].kind is inspect.Parameter.KEYWORD_ONLY
+        return True, known, None if by_keyword else list(parameters).index("headers")
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-    return takes_any and any(name.partition(".")[0] in _CLIENTS for name in modules)
+    return takes_any and known, known, None
 
 
 def is_update(url: str) -> bool:

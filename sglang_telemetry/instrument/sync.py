@@ -94,6 +94,10 @@ class Sync:
         self._parent_span_id = joined.span_id if joined is not None else None
         self._exchanges: list[Exchange] = []
         self._updates: dict[str, tuple[int, Recorded]] = {}
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self.over = False
+        """It has ended; a task that was begun in it may live on."""
         self._attempts = 0
         self._errors: list[tuple[Phase, BaseException]] = []
         self._printed: list[str] = []
@@ -113,8 +117,10 @@ class Sync:
         )
 
     @property
-    def context(self) -> TraceContext:
-        """The span of the phase that is open: what a span that begins now belongs to."""
+    def context(self) -> TraceContext | None:
+        """The span of the phase that is open: what a span that begins now belongs to; the caller's when it is over."""
+        if self.over:
+            return self._caller
         return self._in_trace(phase_span_id(self._identity, self._sequence, self._timeline.index))
 
     @property
@@ -185,14 +191,16 @@ class Sync:
                 transport=transport_of(url),
                 timeout_seconds=self._target.timeout_seconds if timeout is None else timeout,
             )
-        if len(self._exchanges) == MAX_EXCHANGES:
-            if not update:
-                return None
-            self._exchanges.pop()
-        index = len(self._exchanges)
-        entered = self._timeline.mark(Phase.REQUEST) if update else None
-        started = Exchange(method=method, url=clean_url(url), offset_ns=self._timeline.offset_ns())
-        self._exchanges.append(started)
+        with self._lock:  # an engine may send to several servers at once
+            if len(self._exchanges) == MAX_EXCHANGES:
+                if not update:
+                    return None
+                self._exchanges.pop()
+            index = len(self._exchanges)
+            entered = self._timeline.mark(Phase.REQUEST) if update else None
+            started = Exchange(method=method, url=clean_url(url), offset_ns=self._timeline.offset_ns())
+            self._exchanges.append(started)
+            self._under_way += update
         if entered is not None:
             self._entered(Phase.REQUEST, entered, started, index)
         context = self._in_trace(request_span_id(self._identity, self._sequence, index))
@@ -206,7 +214,11 @@ class Sync:
         self._exchanges[index] = exchange
         if not update:
             return
-        self.mark(Phase.OTHER)
+        with self._lock:
+            self._under_way -= 1
+            last = not self._under_way
+        if last:
+            self.mark(Phase.OTHER)
         self._updates[exchange.url] = (index, replace(recorded, exchange=exchange))
         if recorded.error is not None and self._target.server is not None:
             self._probe = Probe(self._target.server)
@@ -223,7 +235,10 @@ class Sync:
             self._target = replace(self._target, server=server_of(recorded.exchange.url) or self._target.server)
         reached_before = self.recorder.reached
         result = self._result(returned, raised)
+        self.over = True
         phases = self._timeline.finish()
+        if decisive is not None and recorded is not None:  # of many servers, its place may be a later one's by now
+            self._exchanges[decisive] = recorded.exchange
         there = self._look(deep=result is Result.FAILURE)
         record = SyncRecord(
             identity=self._identity,

@@ -5,12 +5,14 @@ is gone for good, and its shutdown takes up to 30 s. Here a batch is tried again
 comes meanwhile, every dropped span is told, and the end comes within :data:`CLOSE_SECONDS`.
 """
 
+import contextlib
+import functools
 import ipaddress
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
@@ -39,10 +41,11 @@ class SpanQueue(SpanProcessor):
 
     Args:
         exporter: What sends a batch.
-        max_spans: Longest queue; the oldest span is dropped for one more.
+        max_spans: Longest queue, beside the batch that is being sent; the oldest span is dropped for one more.
         batch_spans: Most spans in one request.
         delay_seconds: Spans wait at most so long for others to share a request with.
         shown: Where they go, for people.
+        renew: Makes another exporter for a forked child, which must not write into its parent's connections.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class SpanQueue(SpanProcessor):
         batch_spans: int = BATCH_SPANS,
         delay_seconds: float = DELAY_SECONDS,
         shown: str = "",
+        renew: Callable[[], SpanExporter] | None = None,
     ) -> None:
         self.shown = shown
+        self._renew = renew
         self.sent = self.dropped = 0
         self._exporter = exporter
         self._batch_spans, self._delay_seconds = batch_spans, delay_seconds
@@ -72,7 +77,7 @@ class SpanQueue(SpanProcessor):
     @property
     def waiting(self) -> int:
         """Spans that are not sent yet."""
-        return len(self._queue) + len(self._sending)
+        return len(self._queue) + len(self._sending) if self._pid == os.getpid() else 0
 
     def report_to(self, report: Report) -> None:
         """Whom to tell of dropped spans."""
@@ -80,49 +85,73 @@ class SpanQueue(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Take a span."""
-        self._start()
+        self._forked()
         with self._lock:
-            self._queue.append(span)
-            if len(self._queue) > self._max_spans:
-                self._queue.popleft()
+            over = self._over.is_set()
+            if not over:
+                self._start()
+                self._queue.append(span)
+            if over or len(self._queue) > self._max_spans:
+                if not over:
+                    self._queue.popleft()
                 self._untold += 1
                 self.dropped += 1
         if len(self._queue) >= self._batch_spans:
             self._more.set()
-        self._tell(f"the queue of {self._max_spans} spans is full")
+        self.tell(at_once=over)
 
     def shutdown(self) -> None:
         """Send what is left, for at most :data:`CLOSE_SECONDS`; what is left then is dropped."""
+        self._forked()
+        first = not self._over.is_set()
         self._over.set()
         self._more.set()
         thread, self._thread = self._thread, None
-        if thread is not None and self._pid == os.getpid():
+        if thread is not None:
             thread.join(CLOSE_SECONDS)
-        # It may block as long as what the exporter is in, so it is not waited for.
-        threading.Thread(target=self._exporter.shutdown, name="sglang-telemetry-otlp-close", daemon=True).start()
         with self._lock:
             left = self.waiting
             self._queue.clear()
             self._sending = []
             self._untold += left
             self.dropped += left
-        self._tell("the collector did not take them before the end", at_once=True)
+        self.tell(at_once=True)
+        if first:
+            # It may block as long as what the exporter is in, so it is not waited for. In atexit no thread can be
+            # started any more (Python 3.12), and nothing has to be closed.
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(
+                    target=self._exporter.shutdown, name="sglang-telemetry-otlp-close", daemon=True
+                ).start()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Wait until everything is sent; False when that took too long."""
+        self._forked()
         deadline = time.monotonic() + timeout_millis / 1000
         self._more.set()
         while self.waiting and time.monotonic() < deadline:
             time.sleep(0.01)
         return not self.waiting
 
+    def _forked(self) -> None:
+        """In a forked child thread, lock holders, spans and connections are the parent's."""
+        if self._pid == os.getpid():
+            return
+        over = self._over.is_set()
+        self._thread, self._lock, self._queue, self._sending = None, threading.Lock(), deque(), []
+        self._more, self._over = threading.Event(), threading.Event()
+        self._untold = self.sent = self.dropped = 0
+        if over:
+            self._over.set()
+        if self._renew is not None:
+            self._exporter = self._renew()
+        self._pid = os.getpid()
+
     def _start(self) -> None:
-        if self._pid != os.getpid():  # forked: the thread, the lock's holder and what it was sending are the parent's
-            self._pid, self._thread = os.getpid(), None
-            self._lock, self._queue, self._sending = threading.Lock(), deque(), []
-        if self._thread is None and not self._over.is_set():
-            self._thread = threading.Thread(target=self._run, name="sglang-telemetry-otlp", daemon=True)
-            self._thread.start()
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="sglang-telemetry-otlp", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _run(self) -> None:
         attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))  # our own requests are no spans of the host's
@@ -150,10 +179,11 @@ class SpanQueue(SpanProcessor):
                     self.sent += len(batch) if good else 0
                     self.dropped += 0 if good else len(batch)
                     self._untold += 0 if good else len(batch)
-                self._tell("the collector does not take them")
+                self.tell()
                 return True
-            if self._over.is_set() or self._over.wait(wait):
+            if self._over.is_set():
                 return False
+            self._over.wait(wait)  # at the end there is one more attempt
         return True
 
     def _export(self, batch: list[ReadableSpan]) -> bool:
@@ -162,7 +192,8 @@ class SpanQueue(SpanProcessor):
         except Exception:  # a collector's answer that the exporter cannot read
             return False
 
-    def _tell(self, why: str, *, at_once: bool = False) -> None:
+    def tell(self, *, at_once: bool = False) -> None:
+        """Report what was dropped since the last time, at most once a second."""
         now = time.monotonic()
         if self._report is None or (not at_once and now - self._told_at < _REPORT_SECONDS):
             return
@@ -170,7 +201,7 @@ class SpanQueue(SpanProcessor):
             count, self._untold = self._untold, 0
             self._told_at = now if count else self._told_at
         if count:
-            self._report(count, f"{count} spans were dropped: {why} ({self.shown})")
+            self._report(count, f"{count} spans were dropped: the collector did not take them in time ({self.shown})")
 
 
 def queue_from(environ: Mapping[str, str]) -> SpanQueue:
@@ -181,25 +212,35 @@ def queue_from(environ: Mapping[str, str]) -> SpanQueue:
     """
     protocol = (environ.get(_TRACES_PROTOCOL) or environ.get(_PROTOCOL) or "http/protobuf").strip().lower()
     default = "http://localhost:4317" if protocol == "grpc" else "http://localhost:4318"
-    endpoint = environ.get(_TRACES_ENDPOINT) or environ.get(_ENDPOINT) or default
+    name = _TRACES_ENDPOINT if environ.get(_TRACES_ENDPOINT) else _ENDPOINT
+    endpoint = environ.get(name) or default
     if protocol == "http/protobuf":
-        exporter = _http_exporter(endpoint)
+        if not _is_url(endpoint):
+            raise ValueError(f"{name}={clean_url(endpoint)}: write http://HOST:4318")
+        whole = endpoint if name == _TRACES_ENDPOINT else f"{endpoint.removesuffix('/')}/v1/traces"
+        make = functools.partial(_http_exporter, whole)
     elif protocol == "grpc":
-        exporter = _grpc_exporter(endpoint)
+        make = functools.partial(_grpc_exporter, endpoint)
     else:
         raise ValueError(f"{_PROTOCOL}={protocol}: http/protobuf and grpc are spoken here")
-    return SpanQueue(exporter, shown=f"{protocol} to {clean_url(endpoint)}")
+    return SpanQueue(make(), shown=f"{protocol} to {clean_url(endpoint)}", renew=make)
+
+
+def _is_url(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _http_exporter(endpoint: str) -> SpanExporter:
     import requests
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    if urlsplit(endpoint).scheme not in {"http", "https"}:
-        raise ValueError(f"{_ENDPOINT}={clean_url(endpoint)}: write http://HOST:4318")
     session = requests.Session()
     session.trust_env = not _is_loopback(endpoint)  # a proxy has no way to our loopback
-    return OTLPSpanExporter(session=session)
+    return OTLPSpanExporter(endpoint, session=session)
 
 
 def _grpc_exporter(endpoint: str) -> SpanExporter:
@@ -207,8 +248,8 @@ def _grpc_exporter(endpoint: str) -> SpanExporter:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise ValueError(f"{_PROTOCOL}=grpc needs a package: pip install 'sglang-telemetry[grpc]'") from error
-    options = (("grpc.enable_http_proxy", "0"),) if _is_loopback(endpoint) else None
-    return OTLPSpanExporter(channel_options=options)
+    options = (("grpc.enable_http_proxy", 0),) if _is_loopback(endpoint) else None
+    return OTLPSpanExporter(endpoint, channel_options=options)  # type: ignore[arg-type]  # typed as text, gRPC wants a number
 
 
 def _is_loopback(url: str) -> bool:

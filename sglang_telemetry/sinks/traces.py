@@ -6,9 +6,10 @@ times were taken elsewhere. No global tracer provider is read or set.
 
 import os
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event as SdkEvent
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -44,14 +45,17 @@ class TraceSink:
 
             processor = queue_from(environ)
         self.processor = processor
-        self._given = OTELResourceDetector().detect().attributes if OTEL_RESOURCE_ATTRIBUTES in environ else {}
-        self._service = environ.get(OTEL_SERVICE_NAME)
+        self._given = _attributes(environ.get(OTEL_RESOURCE_ATTRIBUTES, ""))
+        self._service = environ.get(OTEL_SERVICE_NAME) or self._given.get(Attribute.SERVICE_NAME)
         self._resources: dict[Identity, Resource] = {}
 
     def emit(self, event: Event) -> None:
         """Hand over the spans that are complete with this event."""
         for span in spans_of(event):
             self.processor.on_end(_sdk_span(span, self._resource(span.identity)))
+        tell = getattr(self.processor, "tell", None)
+        if tell is not None:
+            tell()
 
     def report_to(self, report: Report) -> None:
         """Let the processor tell of spans that were dropped, if it can."""
@@ -78,6 +82,12 @@ class TraceSink:
                 }
             )
         return known
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """``key=value,...`` with percent-encoded values; what is no pair is left out."""
+    pairs = (item.partition("=") for item in text.split(",") if "=" in item)
+    return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
 
 
 def _sdk_span(span: Span, resource: Resource) -> ReadableSpan:
