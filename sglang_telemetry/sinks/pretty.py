@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.names import LogEvent
+from sglang_telemetry.names import LogEvent, Phase
 
 _INDENT = " " * 9
 _WIDTH = 400
@@ -48,6 +48,8 @@ def _summary(fields: Mapping[str, Any]) -> str:
         size = _bytes(fields.get("checkpoint.bytes"))
         return f"{server} in {fields.get('duration_seconds', 0):.2f} s{f', {size}' if size else ''}"
     parts = [f"cause={fields['cause']}", f"applied={fields.get('weights_applied')}"]
+    if fields.get("failed_phase") not in {None, Phase.REQUEST}:  # a request speaks for itself
+        parts.append(f"phase={fields['failed_phase']}")
     seconds = f"after {fields.get('request_seconds', fields.get('duration_seconds', 0)):.2f} s"
     if "http.response.status_code" in fields:
         parts.append(f"HTTP {fields['http.response.status_code']} from {server} {seconds}")

@@ -14,7 +14,7 @@ import structlog
 
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import EnginePrint, Event, Exchange, ProcessStarted, SyncRecord, TelemetryError
-from sglang_telemetry.names import LOGGER, Applied, Component, Result
+from sglang_telemetry.names import LOGGER, Applied, Component, Phase, Result
 from sglang_telemetry.sinks.log import LogSink, hint, record_fields
 from tests.sinks import SERVER, begun, ended, failed, record, started, who
 
@@ -443,3 +443,13 @@ def test_odd_format_in_the_environment_is_told_and_auto_is_used(monkeypatch: pyt
     assert json.loads(line)["text"] == (
         "SGLANG_TELEMETRY_LOG_FORMAT='tcp://10.0.0.1:80' is none of auto, json, console: auto is used"
     )
+
+
+@pytest.mark.parametrize(("phase", "said"), [(Phase.SAVE, True), (Phase.REQUEST, False), (None, False)])
+def test_the_phase_that_it_failed_in(phase: Phase | None, said: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The cause alone does not always say whose memory or disk it was; a request speaks for itself."""
+    event = failed(who(0), cause=FailureCause.OUT_OF_MEMORY, failed_phase=phase, exchanges=(), decisive=None)
+    LogSink(fmt="console").emit(event)
+    assert "cause=out_of_memory" in caplog.text
+    assert ("phase=save" in caplog.text) is said
+    assert record_fields(event).get("failed_phase") == (None if phase is None else phase.value)
