@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from sglang_telemetry.cli.processes import kill_tree
@@ -171,6 +172,7 @@ class _Exporter:
         if serving(self._folder) is not None:
             self._await_url(lambda: serving(self._folder) is not None)
             _say(f"metrics at {self._url}/metrics (an exporter serves {self._folder} already)")
+            self._say_traces()
             return
         idle = f"{self._idle_seconds:g}s"
         arguments = ("exporter", "--dir", str(self._folder), "--listen", self._listen, "--exit-when-idle", idle)
@@ -191,6 +193,15 @@ class _Exporter:
                 _say(f"NO METRICS: {reason}\nThe command runs all the same; its journals stay in {self._folder}.")
                 return
         _say(f"metrics at {self._url}/metrics")
+        self._say_traces()
+
+    def _say_traces(self) -> None:
+        """Where traces go, or why they do not; nothing when nobody asked for them."""
+        health = self._health()
+        if health.get("traces"):
+            _say(f"traces by {health['traces']['to']}")
+        elif health.get("no_traces"):
+            _say(f"NO TRACES: {health['no_traces']}")
 
     def _await_url(self, hopeful: Callable[[], bool]) -> None:
         deadline = time.monotonic() + EXPORTER_START_SECONDS
@@ -227,14 +238,20 @@ class _Exporter:
             self._process.kill()
 
     def _scrapers(self) -> dict[str, float]:
+        try:
+            return {str(who): float(at) for who, at in self._health()["scrapers"].items()}
+        except (KeyError, ValueError, AttributeError, TypeError):
+            return {}
+
+    def _health(self) -> dict[str, Any]:
         parts = urlsplit(self._url or "")
         try:
             # http.client reads no proxy variable: this never leaves the machine.
             connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=2.0)
             connection.request("GET", "/healthz")
             answer = json.loads(connection.getresponse().read())
-            return {str(who): float(at) for who, at in answer["scrapers"].items()}
-        except (OSError, ValueError, KeyError, AttributeError, http.client.HTTPException):
+            return answer if isinstance(answer, dict) else {}
+        except (OSError, ValueError, http.client.HTTPException):
             return {}
 
 

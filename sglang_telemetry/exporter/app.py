@@ -24,6 +24,7 @@ from sglang_telemetry.names import Component
 from sglang_telemetry.sinks.guard import Fanout
 from sglang_telemetry.sinks.metrics import MetricsSink
 from sglang_telemetry.sinks.tally import Tally
+from sglang_telemetry.text import clean
 
 POLL_SECONDS = 0.5
 SNAPSHOT_SECONDS = 5.0
@@ -122,6 +123,7 @@ class Exporter:
             "launches": sorted(one.launch.launch_id for one in live if one.launch is not None),
             "scrapers": dict(self._scrapers),
             "traces": self._traces.state() if self._traces else None,
+            "no_traces": clean(str(self.traces_complaint), limit=500) if self.traces_complaint is not None else None,
         }
 
     def scraped_by(self, who: str, at: float) -> None:

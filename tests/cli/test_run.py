@@ -338,3 +338,19 @@ def test_journals_that_cannot_be_read_cost_nothing_but_the_tree(tmp_path: Path) 
     done = run(tmp_path, sys.executable, "-c", script, str(tmp_path))
     assert done.returncode == 4
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("protocol", "says"),
+    [("http/protobuf", "traces by http/protobuf to http://127.0.0.1:9"), ("avian", "NO TRACES: ")],
+)
+def test_says_where_traces_go(tmp_path: Path, protocol: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or why they do not; the command and the metrics are none the worse."""
+    monkeypatch.setitem(ENVIRONMENT, "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setitem(ENVIRONMENT, "OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    done = run(tmp_path, "true")
+    assert done.returncode == 0
+    lines = [line.removeprefix("sglang-telemetry run: ") for line in done.stderr.splitlines()]
+    assert lines[0].startswith("metrics at http://127.0.0.1:")
+    assert lines[1].startswith(says)
+    assert len(lines) == 2
