@@ -134,10 +134,8 @@ def with_traceparent(
     send: Callable[..., Any], positional: tuple[Any, ...], arguments: dict[str, Any], traceparent: str
 ) -> dict[str, Any] | None:
     """The arguments with the header added; None where it is set already, or where it cannot be known to be welcome."""
-    session = getattr(getattr(send, "__self__", None), "headers", None)
-    given = arguments.get("headers")
-    owner = getattr(send, "__self__", None)
-    if _has(session) or _has(given):
+    owner, given = getattr(send, "__self__", None), arguments.get("headers")
+    if _has(getattr(owner, "headers", None)) or _has(given):
         return None
     takes, known, place = _headers_of(getattr(send, "__func__", send), cast(Hashable, type(owner)))
     if not takes or (place is not None and len(positional) + hasattr(send, "__func__") > place):
