@@ -328,12 +328,14 @@ class TelemetryError:
 
     Args:
         count: How many errors this stands for.
+        at: Unix seconds of the last of them.
     """
 
     component: Component
     text: str
     identity: Identity | None = None
     count: int = 1
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,6 +208,12 @@ ACTIVE_PHASE = Metric(
     "1 for the phase that the running sync of this rank is in; absent when no sync runs.",
     ("run", "rank", "phase"),
 )
+ACTIVE_PHASE_START = Metric(
+    "weight_sync_active_phase_start_timestamp_seconds",
+    "gauge",
+    "Unix time at which the running sync of this rank went into that phase; absent when no sync runs.",
+    ("run", "rank", "phase"),
+)
 RANK_WAIT = Metric(
     "weight_sync_rank_wait_seconds",
     "histogram",
@@ -243,8 +249,20 @@ PROCESS_UP = Metric(
     "and where it cannot be known.",
     ("run", "rank"),
 )
+PROCESS_START = Metric(
+    "weight_sync_process_start_timestamp_seconds",
+    "gauge",
+    "Unix time at which the last trainer process of this rank was instrumented.",
+    ("run", "rank"),
+)
 PROCESS_EXITS = Metric(
     "weight_sync_process_exits", "counter", "Trainer processes that ended, by how they ended.", ("run", "how")
+)
+PROCESS_LAST_EXIT = Metric(
+    "weight_sync_process_last_exit_timestamp_seconds",
+    "gauge",
+    "Unix time at which a trainer process last ended in this way.",
+    ("run", "how"),
 )
 RUN_INFO = Metric(
     "weight_sync_run",
@@ -265,6 +283,13 @@ TELEMETRY_ERRORS = Metric(
     ("component",),
 )
 
+TELEMETRY_LAST_ERROR = Metric(
+    "weight_sync_telemetry_last_error_timestamp_seconds",
+    "gauge",
+    "Unix time of the last error of this monitoring itself; absent before the first.",
+    ("component",),
+)
+
 METRICS: tuple[Metric, ...] = (
     DURATION,
     PHASE_DURATION,
@@ -276,6 +301,7 @@ METRICS: tuple[Metric, ...] = (
     LAST_FAILURE_TRACE,
     ACTIVE,
     ACTIVE_PHASE,
+    ACTIVE_PHASE_START,
     RANK_WAIT,
     PAYLOAD,
     TIMEOUT,
@@ -283,10 +309,13 @@ METRICS: tuple[Metric, ...] = (
     PUBLISHED,
     STEP_SHARE,
     PROCESS_UP,
+    PROCESS_START,
     PROCESS_EXITS,
+    PROCESS_LAST_EXIT,
     RUN_INFO,
     SHARED_PATH_FREE,
     TELEMETRY_ERRORS,
+    TELEMETRY_LAST_ERROR,
 )
 
 BUCKETS: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)

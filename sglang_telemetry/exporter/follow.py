@@ -189,7 +189,9 @@ class Follower:
             if not known.unreadable:
                 known.unreadable = True
                 self._emit(
-                    TelemetryError(component=Component.EXPORTER, text=clean(f"{known.stem}: {error}", limit=500))
+                    TelemetryError(
+                        component=Component.EXPORTER, text=clean(f"{known.stem}: {error}", limit=500), at=self._now()
+                    )
                 )
             return False
 
@@ -269,7 +271,8 @@ class Follower:
         if bad:
             text = f"{reader.path.name}: {reader.last_error}"
             identity = known.head.identity if known.head is not None else None
-            self._emit(TelemetryError(identity=identity, component=Component.JOURNAL, text=text, count=bad))
+            told = TelemetryError(identity=identity, component=Component.JOURNAL, text=text, count=bad, at=self._now())
+            self._emit(told)
         return new or bad > 0
 
     def _events(self, reader: SegmentReader, to_end_of_file: bool) -> Iterator[Event]:
@@ -277,7 +280,7 @@ class Follower:
             yield from reader.events(to_end_of_file=to_end_of_file)
         except OSError as error:
             text = f"{reader.path.name}: {error}"
-            self._emit(TelemetryError(identity=None, component=Component.EXPORTER, text=text))
+            self._emit(TelemetryError(component=Component.EXPORTER, text=text, at=self._now()))
 
     def _reader(self, known: Followed, paths: list[Path]) -> SegmentReader | None:
         reader = self._readers.get(known.stem)

@@ -2,7 +2,9 @@
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sglang_telemetry.events import Event, Identity, TelemetryError
 from sglang_telemetry.names import Component
@@ -21,9 +23,11 @@ class Fanout:
 
     Args:
         sinks: Called in this order.
+        now: Unix seconds.
     """
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
+    def __init__(self, sinks: Sequence[Sink], now: Callable[[], float] = time.time) -> None:
+        self._now = now
         self._sinks = tuple(sinks)
         self._owed: dict[int, list[TelemetryError]] = {}
         self._lock = threading.RLock()
@@ -53,7 +57,7 @@ class Fanout:
 
     def error(self, component: Component, error: BaseException) -> None:
         """Something of ours outside the sinks failed: tell all sinks."""
-        self.emit(TelemetryError(identity=self.identity, component=component, text=_text(error)))
+        self.emit(self._error(component, _text(error)))
 
     def close(self) -> None:
         """Close every sink."""
@@ -64,12 +68,15 @@ class Fanout:
                 except Exception:  # nobody is left to be told
                     continue
 
+    def _error(self, component: Component, text: str, count: int = 1) -> TelemetryError:
+        return TelemetryError(identity=self.identity, component=component, text=text, count=count, at=self._now())
+
     def _late(self, component: Component, count: int, text: str) -> None:
-        self.emit(TelemetryError(identity=self.identity, component=component, text=clean(text, limit=500), count=count))
+        self.emit(self._error(component, clean(text, limit=500), count))
 
     def _tell(self, index: int, failing: Sink, error: Exception) -> None:
         component = getattr(failing, "component", Component.SINK)
-        told = TelemetryError(identity=self.identity, component=component, text=_text(error))
+        told = self._error(component, _text(error))
         for other, sink in enumerate(self._sinks):
             if other == index or _try(sink, told) is not None:
                 self._owe(other, told)
@@ -80,9 +87,7 @@ class Fanout:
         if same is None:
             owed.append(told)
         else:
-            owed[same] = TelemetryError(
-                identity=told.identity, component=told.component, text=told.text, count=owed[same].count + told.count
-            )
+            owed[same] = replace(told, count=owed[same].count + told.count)
 
     def _pay(self, index: int, sink: Sink) -> None:
         for told in self._owed.pop(index, ()):

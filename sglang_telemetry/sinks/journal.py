@@ -67,7 +67,10 @@ class JournalSink:
             lost, writer.dropped = writer.dropped, 0
             text = f"{lost} events were dropped: the disk took none for too long"
             identity = self._head.identity if self._head is not None else None
-            writer.write(encode(TelemetryError(component=self.component, text=text, count=lost, identity=identity)))
+            told = TelemetryError(
+                component=self.component, text=text, count=lost, identity=identity, at=self._clock.wall()
+            )
+            writer.write(encode(told))
 
     def close(self) -> None:
         """Close the file, and with it drop the lock that says this process is observed."""

@@ -22,6 +22,7 @@ from sglang_telemetry.sinks.tally import Buckets, Labels, ProcessState, Tally
 _LIVE: tuple[Metric, ...] = (
     names.ACTIVE,
     names.ACTIVE_PHASE,
+    names.ACTIVE_PHASE_START,
     names.PAYLOAD,
     names.TIMEOUT,
     names.EXPECTED_INTERVAL,
@@ -113,6 +114,8 @@ def _gauges(tally: Tally) -> dict[str, dict[Labels, float]]:
         gauges[names.ACTIVE.name][place] = float(state.active)
         if state.active and state.phase is not None:
             gauges[names.ACTIVE_PHASE.name][(*place, state.phase.value)] = 1.0
+            if state.phase_at is not None:
+                gauges[names.ACTIVE_PHASE_START.name][(*place, state.phase.value)] = state.phase_at
         if state.coordinator:
             _coordinator(gauges, state)
     return gauges

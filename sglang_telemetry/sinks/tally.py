@@ -130,6 +130,8 @@ class Tally:
                 self._state(event.identity).alive = None
             case TelemetryError():
                 self._count(names.TELEMETRY_ERRORS, (event.component.value,), event.count)
+                if event.count and event.at is not None:
+                    self._stamp(names.TELEMETRY_LAST_ERROR, (event.component.value,), event.at)
             case _:
                 pass
 
@@ -149,7 +151,10 @@ class Tally:
             name: series if name == names.TELEMETRY_ERRORS.name else _of_runs(series, left)
             for name, series in self.counters.items()
         }
-        self.stamps = {name: _of_runs(series, left) for name, series in self.stamps.items()}
+        self.stamps = {
+            name: series if name == names.TELEMETRY_LAST_ERROR.name else _of_runs(series, left)
+            for name, series in self.stamps.items()
+        }
         self.histograms = {name: _of_runs(series, left) for name, series in self.histograms.items()}
         return True
 
@@ -168,6 +173,7 @@ class Tally:
             target=event.target,
             given_interval=event.expected_interval_seconds,
         )
+        self._stamp(names.PROCESS_START, (event.identity.run, str(event.identity.rank)), event.at)
         for component in names.Component:
             self._count(names.TELEMETRY_ERRORS, (component.value,), 0)
         if event.coordinator and event.target.server is not None:
@@ -256,6 +262,7 @@ class Tally:
         state.active, state.phase, state.phase_at = False, None, None
         run = event.identity.run
         self._count(names.PROCESS_EXITS, (run, event.how.value), 1)
+        self._stamp(names.PROCESS_LAST_EXIT, (run, event.how.value), event.at)
         if isinstance(event, ProcessLost) and was_active and state.coordinator and event.result is not None:
             self._count(names.ATTEMPTS, (*_target_labels(run, state.target), event.result.value), 1)
             if event.result is Result.FAILURE:

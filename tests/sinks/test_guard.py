@@ -10,6 +10,7 @@ from sglang_telemetry.sinks.guard import Fanout
 from sglang_telemetry.testing.doubles import RecordingSink
 from tests.sinks import entered, who
 
+NOW = 1_800_000_000.0
 EVENT = entered(who(), Phase.SAVE)
 
 
@@ -42,12 +43,12 @@ class Nameless:
 def told(count: int = 1, component: Component = Component.JOURNAL) -> TelemetryError:
     """What the others hear of a sick disk."""
     text = "OSError: [Errno 28] No space left on device"
-    return TelemetryError(identity=who(), component=component, text=text, count=count)
+    return TelemetryError(identity=who(), component=component, text=text, count=count, at=NOW)
 
 
 def fanout(*sinks: RecordingSink | Nameless) -> Fanout:
     """A fan-out that knows who speaks."""
-    made = Fanout(sinks)  # type: ignore[arg-type]
+    made = Fanout(sinks, now=lambda: NOW)  # type: ignore[arg-type]
     made.identity = who()
     return made
 

@@ -80,7 +80,8 @@ def everything() -> Scrape:
         record(who(0), 4, at=START + 400, checkpoint=Checkpoint(path="/w", files=1, bytes=10, free_bytes=20)),
         begun(who(0), 5, at=START + 500),
         entered(who(0), Phase.REQUEST, 5),
-        TelemetryError(identity=None, component=Component.JOURNAL, text="x", count=3),
+        TelemetryError(identity=None, component=Component.JOURNAL, text="x", count=3, at=START + 501),
+        ended(who(2)),
     )
     return scrape
 
@@ -439,5 +440,38 @@ def test_records_of_other_ranks_count_their_wait_only() -> None:
         "weight_sync_rank_wait_seconds_count",
         "weight_sync_rank_wait_seconds_sum",
         "weight_sync_last_start_timestamp_seconds",
+        "weight_sync_process_start_timestamp_seconds",
         "weight_sync_process_up",
     }
+
+
+def test_stamps_of_a_process() -> None:
+    """When it was started, by rank, and when one last ended in each way; a restart moves the start forward only."""
+    scrape = Scrape(started(who(0)), started(who(1), at=START + 1), lost(1), ended(who(0), at=START + 30))
+    starts = {("0", "grpo"): START, ("1", "grpo"): START + 1}
+    assert scrape.series("process_start_timestamp_seconds") == starts
+    exits = {("lost", "grpo"): START + 12, ("clean", "grpo"): START + 30}
+    assert scrape.series("process_last_exit_timestamp_seconds") == exits
+    scrape.feed(started(who(1, pid=7), at=START + 40), lost(1))  # told late: it is the end of the process before
+    assert scrape.series("process_start_timestamp_seconds") == starts | {("1", "grpo"): START + 40}
+    assert scrape.series("process_last_exit_timestamp_seconds") == exits
+
+
+def test_since_when_a_phase_is_open() -> None:
+    """The start of the phase, not of the sync; gone with the sync."""
+    scrape = Scrape(started(who(0)), begun(who(0)))
+    assert scrape.series("active_phase_start_timestamp_seconds") == {("setup", "0", "grpo"): START + 10}
+    scrape.feed(entered(who(0), Phase.REQUEST, offset_ns=3 * 10**9))
+    assert scrape.series("active_phase_start_timestamp_seconds") == {("request", "0", "grpo"): START + 13}
+    scrape.feed(record(who(0)))
+    assert scrape.series("active_phase_start_timestamp_seconds") == {}
+
+
+def test_time_of_the_last_error_of_ours() -> None:
+    """By component; outlives every run; one that only makes the counter exist leaves none."""
+    scrape = Scrape(TelemetryError(component=Component.JOURNAL, text="", count=0, at=START))
+    assert scrape.series("telemetry_last_error_timestamp_seconds") == {}
+    error = TelemetryError(component=Component.JOURNAL, text="x", at=START + 5)
+    scrape.feed(started(who(0)), error, replace(error, at=START + 3), ended(who(0)))
+    scrape.sink.tally.forget(ended_before=START + 1000)
+    assert scrape.series("telemetry_last_error_timestamp_seconds") == {("journal",): START + 5}
