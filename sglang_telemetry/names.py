@@ -174,6 +174,12 @@ PHASE_DURATION = Metric(
     "Seconds the coordinator spent in one phase of a weight sync; the phases of a sync add up to its duration.",
     ("run", "phase"),
 )
+LAST_PHASE = Metric(
+    "weight_sync_last_phase_duration_seconds",
+    "gauge",
+    "Seconds that the last sync of a live run spent in each phase, as the coordinator saw it; their sum is its duration.",
+    ("run", "phase"),
+)
 FAILURES = Metric(
     "weight_sync_failures", "counter", "Failed weight syncs by cause, counted once a sync.", (*_TARGET, "cause")
 )
@@ -293,6 +299,7 @@ TELEMETRY_LAST_ERROR = Metric(
 METRICS: tuple[Metric, ...] = (
     DURATION,
     PHASE_DURATION,
+    LAST_PHASE,
     FAILURES,
     ATTEMPTS,
     LAST_START,

@@ -23,6 +23,7 @@ _LIVE: tuple[Metric, ...] = (
     names.ACTIVE,
     names.ACTIVE_PHASE,
     names.ACTIVE_PHASE_START,
+    names.LAST_PHASE,
     names.PAYLOAD,
     names.TIMEOUT,
     names.EXPECTED_INTERVAL,
@@ -134,6 +135,8 @@ def _coordinator(gauges: dict[str, dict[Labels, float]], state: ProcessState) ->
     for metric, labels, value in known:
         if value is not None:
             gauges[metric.name][labels] = float(value)
+    for phase, seconds in state.last_phases.items():
+        gauges[names.LAST_PHASE.name][(run, phase)] = seconds
 
 
 def _info(metric: Metric, tally: Tally) -> InfoMetricFamily:

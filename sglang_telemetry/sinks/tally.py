@@ -78,6 +78,7 @@ class ProcessState:
     last_start: float | None = None
     last_result: Result | None = None
     last_duration: float | None = None
+    last_phases: dict[str, float] = field(default_factory=dict)
     given_interval: float | None = None
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
     step_share: float | None = None
@@ -228,6 +229,7 @@ class Tally:
         self._observe(names.RANK_WAIT, (run, rank), waited)
         if not record.coordinator:
             return
+        state.last_phases = {phase.value: spent for phase, spent in phases.items()}
         labels = _target_labels(run, record.target)
         self._born(run, record.target)
         self._observe(

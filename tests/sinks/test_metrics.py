@@ -457,6 +457,15 @@ def test_stamps_of_a_process() -> None:
     assert scrape.series("process_last_exit_timestamp_seconds") == exits
 
 
+def test_phases_of_the_last_sync() -> None:
+    """In seconds, of the coordinator alone; gone with its process."""
+    scrape = Scrape(started(who(0)), started(who(1)), begun(who(0)), record(who(0)), record(who(1)))
+    phases = {("setup", "grpo"): 1.0, ("request", "grpo"): 2.0, ("barrier", "grpo"): 1.0}
+    assert scrape.series("last_phase_duration_seconds") == phases
+    scrape.feed(ended(who(0)))
+    assert scrape.series("last_phase_duration_seconds") == {}
+
+
 def test_since_when_a_phase_is_open() -> None:
     """The start of the phase, not of the sync; gone with the sync."""
     scrape = Scrape(started(who(0)), begun(who(0)))
