@@ -28,6 +28,7 @@ __all__ = [
     "ProcessStarted",
     "ProcessUnwatched",
     "RequestRecord",
+    "ServerSeen",
     "SyncRecord",
     "SyncStarted",
     "Target",
@@ -323,6 +324,29 @@ class EnginePrint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSeen:
+    """The exporter looked at a server that live runs sync to; told by the exporter, never by a trainer.
+
+    Args:
+        server: ``host:port``.
+        at: Unix seconds of the end of the look.
+        up: It answered over HTTP, whatever it said.
+        ready: It takes requests; None when that is unknown.
+        version: SGLang's own, as far as it is known.
+        restarted: A restart was noticed with this look.
+        current: By run, does it show the weights that the run synced last; without the runs of which that is unknown.
+    """
+
+    server: str
+    at: float
+    up: bool
+    ready: bool | None = None
+    version: str | None = None
+    restarted: bool = False
+    current: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryError:
     """Something of this package failed; the training went on.
 
@@ -375,6 +399,7 @@ Event = (
     | SyncRecord
     | RequestRecord
     | EnginePrint
+    | ServerSeen
     | TelemetryError
     | LaunchStarted
     | LaunchSignalled

@@ -177,7 +177,8 @@ PHASE_DURATION = Metric(
 LAST_PHASE = Metric(
     "weight_sync_last_phase_duration_seconds",
     "gauge",
-    "Seconds that the last sync of a live run spent in each phase, as the coordinator saw it; their sum is its duration.",
+    "Seconds that the last sync of a live run spent in each phase, as the coordinator saw it; their sum is its "
+    "duration.",
     ("run", "phase"),
 )
 FAILURES = Metric(
@@ -276,6 +277,44 @@ RUN_INFO = Metric(
     "The runs whose trainer processes live: identity and versions.",
     ("run", "run_id", "engine", "world_size", "host", "versions"),
 )
+SERVER_UP = Metric(
+    "weight_sync_server_up",
+    "gauge",
+    "1 when the server of a live run answered over HTTP, whatever it said, when it was last asked; 0 when it did not.",
+    ("server",),
+)
+SERVER_READY = Metric(
+    "weight_sync_server_ready",
+    "gauge",
+    "1 when the server's /ready said 200, 0 when it said 503, as while it is paused; absent while it is down, and "
+    "where that route is not known.",
+    ("server",),
+)
+SERVER_INFO = Metric(
+    "weight_sync_server",
+    "info",
+    "The SGLang servers of live runs with the version of SGLang that they name.",
+    ("server", "version"),
+)
+SERVER_RESTARTS = Metric(
+    "weight_sync_server_restarts",
+    "counter",
+    "Restarts of the server that were noticed: it was gone and came back, or it went back to what it showed at first.",
+    ("server",),
+)
+SERVER_LAST_RESTART = Metric(
+    "weight_sync_server_last_restart_timestamp_seconds",
+    "gauge",
+    "Unix time at which a restart of the server was last noticed; absent before the first.",
+    ("server",),
+)
+SERVER_CURRENT = Metric(
+    "weight_sync_server_current",
+    "gauge",
+    "1 while the server shows the weights that this run synced last, 0 when it shows others; absent when it cannot be "
+    "told.",
+    ("run", "server"),
+)
 SHARED_PATH_FREE = Metric(
     "weight_sync_shared_path_free_bytes",
     "gauge",
@@ -320,6 +359,12 @@ METRICS: tuple[Metric, ...] = (
     PROCESS_EXITS,
     PROCESS_LAST_EXIT,
     RUN_INFO,
+    SERVER_UP,
+    SERVER_READY,
+    SERVER_INFO,
+    SERVER_RESTARTS,
+    SERVER_LAST_RESTART,
+    SERVER_CURRENT,
     SHARED_PATH_FREE,
     TELEMETRY_ERRORS,
     TELEMETRY_LAST_ERROR,

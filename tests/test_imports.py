@@ -30,11 +30,13 @@ ALLOWED: dict[str, set[str]] = {
     "instrument": FOUNDATIONS | {"identity", "classify"},
     "journal": FOUNDATIONS | {"codec"},
     "sinks": FOUNDATIONS | {"codec", "journal", "spans"},
-    "exporter": FOUNDATIONS | {"codec", "journal", "sinks"},
+    "server_truth": FOUNDATIONS,
+    "exporter": FOUNDATIONS | {"codec", "journal", "sinks", "server_truth"},
     "testing": FOUNDATIONS | {"journal", "spans"},
     "telemetry": FOUNDATIONS | {"identity", "instrument", "sinks"},
     "otel": {"names", "instrument", "telemetry", "sinks", "exporter", "journal"},
-    "cli": FOUNDATIONS | {"identity", "journal", "exporter", "sinks", "spans"},
+    "assets": {"names"},
+    "cli": FOUNDATIONS | {"identity", "journal", "exporter", "sinks", "spans", "assets"},
     "__init__": {"names", "causes", "events", "sinks", "telemetry"},
     "__main__": {"cli"},
 }
@@ -89,6 +91,7 @@ def test_every_room_has_its_arrows() -> None:
         ("sinks", {"instrument", "exporter", "cli", "telemetry", "testing"}),
         ("journal", {"instrument", "sinks", "exporter", "cli", "telemetry"}),
         ("exporter", {"instrument", "cli", "telemetry", "testing"}),
+        ("server_truth", {"instrument", "cli", "telemetry", "testing", "sinks", "exporter"}),
     ],
 )
 def test_rooms_that_never_meet(room: str, never: set[str]) -> None:

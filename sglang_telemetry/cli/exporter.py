@@ -29,6 +29,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--max-size", default="1G", help="size of all journals above which counted ones go (default: %(default)s)"
     )
     parser.add_argument(
+        "--probe-interval",
+        default="5s",
+        metavar="TIME",
+        help="how often the SGLang servers of live runs are asked what they run; 0 asks none (default: %(default)s)",
+    )
+    parser.add_argument(
         "--exit-when-idle", default=None, metavar="TIME", help="stop when no trainer has lived for so long"
     )
     parser.set_defaults(function=run)
@@ -47,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         port=port,
         retention_seconds=parse_duration(arguments.retention),
         max_bytes=parse_size(arguments.max_size),
+        probe_seconds=parse_duration(arguments.probe_interval),
     )
     idle = parse_duration(arguments.exit_when_idle) if arguments.exit_when_idle is not None else None
     # Imported here, so that a wrong argument is told at once.

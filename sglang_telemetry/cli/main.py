@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from sglang_telemetry.cli import exporter, run
+from sglang_telemetry.cli import assets, exporter, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,9 +16,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="sglang-telemetry", description="Monitoring for SGLang weight syncs in RL training."
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="run|exporter")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="run|exporter|assets")
     exporter.add_parser(commands)
     run.add_parser(commands)
+    assets.add_parser(commands)
     arguments = parser.parse_args(argv)
     try:
         code: int = arguments.function(arguments)

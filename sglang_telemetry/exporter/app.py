@@ -12,15 +12,17 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from sglang_telemetry.events import TelemetryError
+from sglang_telemetry.events import Event, TelemetryError
 from sglang_telemetry.exporter import snapshot
 from sglang_telemetry.exporter.claim import take
-from sglang_telemetry.exporter.follow import GRACE_SECONDS, Follower
+from sglang_telemetry.exporter.follow import GRACE_SECONDS, Followed, Follower
+from sglang_telemetry.exporter.probes import InFlight, Probes, targets_of
 from sglang_telemetry.exporter.settings import ExporterSettings, traces_wanted
-from sglang_telemetry.exporter.status import RecentFailures, render
+from sglang_telemetry.exporter.status import RecentFailures, render, servers_of
 from sglang_telemetry.journal.folder import make_private
 from sglang_telemetry.journal.retention import segments, stem_of
 from sglang_telemetry.names import Component
+from sglang_telemetry.server_truth.reconcile import ServerState
 from sglang_telemetry.sinks.guard import Fanout
 from sglang_telemetry.sinks.metrics import MetricsSink
 from sglang_telemetry.sinks.tally import Tally
@@ -54,11 +56,13 @@ class Exporter:
         self._changed = self._serving = False
         self._unsent_since: float | None = None
         self.idle_since = time.monotonic()
-        complaint, tally, followed = _load(settings.folder)
+        complaint, tally, followed, servers = _load(settings.folder)
         self._metrics = MetricsSink(tally=tally)
         self._recent = RecentFailures()
         self._traces, self.traces_complaint = _traces(os.environ)
-        self._fanout = Fanout((self._metrics, self._recent, *([self._traces.sink] if self._traces else [])))
+        self._probes = Probes(self, seconds=settings.probe_seconds, states=servers)
+        traces = [self._traces.sink] if self._traces else []
+        self._fanout = Fanout((self._metrics, self._recent, *traces, self._probes))
         self._registry = CollectorRegistry()
         self._registry.register(self._metrics)
         self._follower = Follower(
@@ -85,6 +89,7 @@ class Exporter:
         self._serving = True
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         threading.Thread(target=self._loop, daemon=True).start()
+        self._probes.start()
 
     def refresh(self) -> None:
         """Take in everything that was written up to now."""
@@ -107,8 +112,8 @@ class Exporter:
         """The status page."""
         with self._lock:
             self.refresh()
-            states = list(self._metrics.tally.processes.values())
-            return render(states, self._recent, folder=str(self._settings.folder), now=time.time())
+            tally = self._metrics.tally
+            return render(tally, self._recent, folder=str(self._settings.folder), now=time.time())
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Is the exporter well, and whom it serves: live processes, launchers, and scrapers with their last visit."""
@@ -116,11 +121,13 @@ class Exporter:
         well = late < 20 * POLL_SECONDS
         with self._lock:
             live = self._follower.live()
+            servers = servers_of(self._metrics.tally)
         return well, {
             "status": "ok" if well else f"journals were not read for {late:.0f} s",
             "folder": str(self._settings.folder),
             "processes": sum(one.head is not None for one in live),
             "launches": sorted(one.launch.launch_id for one in live if one.launch is not None),
+            "servers": servers,
             "scrapers": dict(self._scrapers),
             "traces": self._traces.state() if self._traces else None,
             "no_traces": clean(str(self.traces_complaint), limit=500) if self.traces_complaint is not None else None,
@@ -133,6 +140,7 @@ class Exporter:
 
     def close(self) -> None:
         """Stop serving, save the counts, let the folder go."""
+        self._probes.close()
         self._stop.set()
         if self._serving:  # else it would wait for a loop that never began
             self._server.shutdown()
@@ -150,6 +158,28 @@ class Exporter:
             self._follower.close()
             os.close(self._lock_fd)
         self._fanout.close()
+
+    def targets(self) -> Mapping[str, InFlight]:
+        """For the probes."""
+        with self._lock:
+            return targets_of(self._metrics.tally)
+
+    def catch_up(self) -> None:
+        """For the probes: a look may outlast the exporter, and must not open a journal again."""
+        with self._lock:
+            if not self._stop.is_set():
+                self.refresh()
+
+    def tell(self, event: Event, *, lasting: bool) -> None:
+        """For the probes."""
+        with self._lock:
+            if not self._stop.is_set():
+                self._fanout.emit(event)
+                self._changed = self._changed or lasting
+
+    def failed(self, error: Exception) -> None:
+        """For the probes."""
+        self._error(error)
 
     @property
     def traces_to(self) -> str | None:
@@ -182,7 +212,7 @@ class Exporter:
             if self._last_snapshot - self._unsent_since < HOLD_SECONDS:
                 return
         try:
-            snapshot.save(self._settings.folder, self._metrics.tally, self._follower.followed)
+            snapshot.save(self._settings.folder, self._metrics.tally, self._follower.followed, self._probes.saved())
             self._changed, self._unsent_since = False, None
         except OSError as error:
             self._error(error)
@@ -193,6 +223,9 @@ class Exporter:
             return
         before = time.time() - self._settings.retention_seconds
         self._changed = self._metrics.tally.forget(ended_before=before)
+        if self._changed:
+            states = self._metrics.tally.processes.values()
+            self._probes.forget(but={state.target.server or "" for state in states})
         paths = segments(self._settings.folder)
         last = {stem_of(path): path for path in paths}
         sizes = {path: _stat(path) for path in paths}
@@ -285,11 +318,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Scrapes are not news."""
 
 
-def _load(folder: Path) -> tuple[BaseException | None, Tally, dict[str, Any]]:
+def _load(folder: Path) -> tuple[BaseException | None, Tally, dict[str, Followed], list[ServerState]]:
     try:
         return (None, *snapshot.load(folder))
     except (OSError, ValueError) as error:
-        return error, Tally(), {}
+        return error, Tally(), {}, []
 
 
 def _stat(path: Path) -> tuple[int, float]:

@@ -21,6 +21,7 @@ from sglang_telemetry.events import (
     ProcessLost,
     ProcessStarted,
     ProcessUnwatched,
+    ServerSeen,
     SyncRecord,
     SyncStarted,
     TelemetryError,
@@ -264,6 +265,8 @@ class Follower:
         bad_before = reader.bad_lines
         for event in self._events(reader, to_end_of_file):
             new = True
+            if isinstance(event, ServerSeen):  # told by the exporter alone: what a journal says of servers is not asked
+                continue
             known.note(event)
             self._emit(event)
         known.offset = reader.offset

@@ -13,7 +13,7 @@ _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterSettings:
-    """Folder, address and retention of an exporter.
+    """Folder, address and retention of an exporter, and how often it asks the servers.
 
     Args:
         folder: Where the journals are.
@@ -21,6 +21,7 @@ class ExporterSettings:
         port: Port to bind, 0 for a free one.
         retention_seconds: How long a run that ended stays in the metrics and on disk.
         max_bytes: Size of all journals above which the oldest counted ones are removed.
+        probe_seconds: From one look at a server to the next; 0 asks no server anything.
     """
 
     folder: Path
@@ -28,6 +29,7 @@ class ExporterSettings:
     port: int = 9464
     retention_seconds: float = 24 * 3600.0
     max_bytes: int = 1 << 30
+    probe_seconds: float = 5.0
 
     @property
     def shown_host(self) -> str:

@@ -2,11 +2,13 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sglang_telemetry.codec import converter, fields_of
 from sglang_telemetry.exporter.follow import Followed
+from sglang_telemetry.server_truth.reconcile import ServerState
 from sglang_telemetry.sinks.tally import Buckets, ProcessState, Tally, process_key
 
 FILE_NAME = "exporter-state.json"
@@ -15,9 +17,10 @@ VERSION = 1
 _TO_STATE = converter(ProcessState)
 _TO_BUCKETS = converter(Buckets)
 _TO_FOLLOWED = converter(Followed)
+_TO_SERVER = converter(ServerState)
 
 
-def save(folder: Path, tally: Tally, followed: dict[str, Followed]) -> None:
+def save(folder: Path, tally: Tally, followed: dict[str, Followed], servers: Sequence[ServerState] = ()) -> None:
     """Write the snapshot, whole or not at all.
 
     Raises:
@@ -30,6 +33,7 @@ def save(folder: Path, tally: Tally, followed: dict[str, Followed]) -> None:
         "histograms": _rows(tally.histograms),
         "processes": list(tally.processes.values()),
         "followed": list(followed.values()),
+        "servers": servers,
     }
     path, fresh = folder / FILE_NAME, folder / f"{FILE_NAME}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -40,8 +44,8 @@ def save(folder: Path, tally: Tally, followed: dict[str, Followed]) -> None:
     os.replace(fresh, path)
 
 
-def load(folder: Path) -> tuple[Tally, dict[str, Followed]]:
-    """Read the snapshot; an empty one when there is none.
+def load(folder: Path) -> tuple[Tally, dict[str, Followed], list[ServerState]]:
+    """Read the snapshot; an empty one when there is none, and no servers in one of an earlier version.
 
     Raises:
         ValueError: There is one that cannot be used; the counts have to be made anew from the journals.
@@ -50,7 +54,7 @@ def load(folder: Path) -> tuple[Tally, dict[str, Followed]]:
     try:
         content = json.loads((folder / FILE_NAME).read_bytes())
     except FileNotFoundError:
-        return tally, {}
+        return tally, {}, []
     except RecursionError as error:
         raise ValueError(f"{FILE_NAME}: {error}") from error
     try:
@@ -62,9 +66,10 @@ def load(folder: Path) -> tuple[Tally, dict[str, Followed]]:
         for state in map(_TO_STATE, content["processes"]):
             tally.processes[process_key(state.identity)] = state
         followed = {one.stem: one for one in map(_TO_FOLLOWED, content["followed"])}
+        servers = list(map(_TO_SERVER, content.get("servers", ())))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    return tally, followed
+    return tally, followed, servers
 
 
 def _rows(tables: dict[str, dict[tuple[str, ...], Any]]) -> dict[str, list[list[Any]]]:

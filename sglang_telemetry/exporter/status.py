@@ -1,13 +1,14 @@
-"""The page at ``/``: which trainers are seen, what they are busy with, and the last failures with their evidence."""
+"""The page at ``/``: trainers and what they are busy with, their servers, and the last failures with their evidence."""
 
 import html
 import threading
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
-from sglang_telemetry.events import Event, ProcessLost, SyncRecord
-from sglang_telemetry.names import Component, Result
-from sglang_telemetry.sinks.tally import ProcessState
+from sglang_telemetry.events import Event, ProcessLost, ServerSeen, SyncRecord
+from sglang_telemetry.names import SERVER_RESTARTS, Component, Result
+from sglang_telemetry.sinks.tally import ProcessState, Tally
 
 _KEPT = 20
 _STYLE = (
@@ -46,10 +47,11 @@ class RecentFailures:
             return list(self._failures), list(self._lost)
 
 
-def render(processes: Iterable[ProcessState], recent: RecentFailures, *, folder: str, now: float) -> str:
+def render(tally: Tally, recent: RecentFailures, *, folder: str, now: float) -> str:
     """The page as HTML; every text from outside is escaped."""
     failures, lost = recent.lists()
-    rows = sorted(processes, key=lambda one: (one.identity.run, one.alive is False, one.identity.rank))
+    restarts = tally.counters.get(SERVER_RESTARTS.name, {})
+    rows = sorted(tally.processes.values(), key=lambda one: (one.identity.run, one.alive is False, one.identity.rank))
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>sglang-telemetry</title><style>{_STYLE}</style><h1>sglang-telemetry exporter</h1>",
@@ -61,6 +63,12 @@ def render(processes: Iterable[ProcessState], recent: RecentFailures, *, folder:
             "No trainer has written a journal here yet.",
         ),
         *(f"<p class=bad>{html.escape(line)}</p>" for line in unlike_ranks(rows)),
+        "<h2>Servers of live runs</h2>",
+        _table(
+            ("server", "up", "ready", "SGLang", "runs the last synced weights", "restarts seen", "looked at"),
+            [_server(one, restarts.get((server,), 0), now) for server, one in tally.live_servers().items()],
+            "None was looked at: no run is live, or looking is switched off.",
+        ),
         "<h2>Last failed syncs</h2>",
         _table(
             ("when", "run", "sync", "server", "cause", "applied", "what was said", "trace"),
@@ -74,6 +82,22 @@ def render(processes: Iterable[ProcessState], recent: RecentFailures, *, folder:
             _table(("when", "run", "rank", "host", "pid"), [_loss(one, now) for one in lost], ""),
         ]
     return "".join(parts)
+
+
+def servers_of(tally: Tally) -> dict[str, Any]:
+    """What was seen last of the servers of live runs, as ``/healthz`` says it."""
+    restarts = tally.counters.get(SERVER_RESTARTS.name, {})
+    return {
+        server: {
+            "up": seen.up,
+            "ready": seen.ready,
+            "version": seen.version,
+            "current": dict(seen.current),
+            "restarts": restarts.get((server,), 0),
+            "seen_at": seen.at,
+        }
+        for server, seen in tally.live_servers().items()
+    }
 
 
 def unlike_ranks(processes: Iterable[ProcessState]) -> list[str]:
@@ -118,6 +142,25 @@ def _process(one: ProcessState, now: float) -> tuple[str, ...]:
         busy,
         f"<span class={'bad' if one.last_result == 'failure' else ''}>{one.last_result or ''}</span>",
     )
+
+
+def _server(one: ServerSeen, restarts: int, now: float) -> tuple[str, ...]:
+    current = (f"{html.escape(run)}: {_yes(value)}" for run, value in sorted(one.current.items()))
+    return (
+        html.escape(one.server),
+        _yes(one.up),
+        _yes(one.ready),
+        html.escape(one.version or ""),
+        "<br>".join(current) or _yes(None),
+        str(restarts),
+        _ago(one.at, now),
+    )
+
+
+def _yes(value: bool | None) -> str:
+    if value is None:
+        return "<span class=quiet>unknown</span>"
+    return "yes" if value else "<span class=bad>no</span>"
 
 
 def _failure(one: SyncRecord, now: float) -> tuple[str, ...]:

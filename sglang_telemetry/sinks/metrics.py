@@ -29,6 +29,9 @@ _LIVE: tuple[Metric, ...] = (
     names.EXPECTED_INTERVAL,
     names.PUBLISHED,
     names.STEP_SHARE,
+    names.SERVER_UP,
+    names.SERVER_READY,
+    names.SERVER_CURRENT,
     names.SHARED_PATH_FREE,
 )
 
@@ -80,7 +83,7 @@ class MetricsSink(Collector):
                 histogram.add_metric(labels, _cumulated(buckets), buckets.sum)
             return histogram
         if metric.kind == "info":
-            return _info(metric, self.tally)
+            return _info(metric, _servers(self.tally) if metric is names.SERVER_INFO else _runs(self.tally))
         gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
         series: dict[Labels, float] = gauges.get(metric.name) or self.tally.stamps.get(metric.name, {})
         for labels, value in series.items():
@@ -113,12 +116,20 @@ def _gauges(tally: Tally) -> dict[str, dict[Labels, float]]:
         if state.alive is False:
             continue
         gauges[names.ACTIVE.name][place] = float(state.active)
+        for by_phase in (names.ACTIVE_PHASE, names.ACTIVE_PHASE_START):  # of an earlier process of this rank
+            gauges[by_phase.name] = {key: one for key, one in gauges[by_phase.name].items() if key[:2] != place}
         if state.active and state.phase is not None:
             gauges[names.ACTIVE_PHASE.name][(*place, state.phase.value)] = 1.0
             if state.phase_at is not None:
                 gauges[names.ACTIVE_PHASE_START.name][(*place, state.phase.value)] = state.phase_at
         if state.coordinator:
             _coordinator(gauges, state)
+    for server, seen in tally.live_servers().items():
+        gauges[names.SERVER_UP.name][(server,)] = float(seen.up)
+        if seen.ready is not None:
+            gauges[names.SERVER_READY.name][(server,)] = float(seen.ready)
+        for run, current in sorted(seen.current.items()):
+            gauges[names.SERVER_CURRENT.name][(run, server)] = float(current)
     return gauges
 
 
@@ -139,9 +150,19 @@ def _coordinator(gauges: dict[str, dict[Labels, float]], state: ProcessState) ->
         gauges[names.LAST_PHASE.name][(run, phase)] = seconds
 
 
-def _info(metric: Metric, tally: Tally) -> InfoMetricFamily:
+def _info(metric: Metric, rows: set[Labels]) -> InfoMetricFamily:
     family = InfoMetricFamily(metric.name, metric.help, labels=metric.labels)
-    rows = {
+    for row in sorted(rows):
+        family.add_metric(row, {})
+    return family
+
+
+def _servers(tally: Tally) -> set[Labels]:
+    return {(server, seen.version) for server, seen in tally.live_servers().items() if seen.version is not None}
+
+
+def _runs(tally: Tally) -> set[Labels]:
+    return {
         (
             state.identity.run,
             state.identity.run_id,
@@ -153,6 +174,3 @@ def _info(metric: Metric, tally: Tally) -> InfoMetricFamily:
         for state in tally.processes.values()
         if state.alive is not False
     }
-    for row in sorted(rows):
-        family.add_metric(row, {})
-    return family

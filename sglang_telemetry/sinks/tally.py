@@ -7,7 +7,7 @@ the processes that live, so that they disappear with them.
 import statistics
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from sglang_telemetry import names
@@ -20,6 +20,7 @@ from sglang_telemetry.events import (
     ProcessLost,
     ProcessStarted,
     ProcessUnwatched,
+    ServerSeen,
     SyncRecord,
     SyncStarted,
     Target,
@@ -110,6 +111,7 @@ class Tally:
         self.stamps: dict[str, dict[Labels, float]] = {}
         self.histograms: dict[str, dict[Labels, Buckets]] = {}
         self.processes: dict[ProcessKey, ProcessState] = {}
+        self.servers: dict[str, ServerSeen] = {}
 
     def add(self, event: Event) -> None:
         """Count one event."""
@@ -129,6 +131,8 @@ class Tally:
                 self._process_ended(event)
             case ProcessUnwatched():
                 self._state(event.identity).alive = None
+            case ServerSeen():
+                self._server_seen(event)
             case TelemetryError():
                 self._count(names.TELEMETRY_ERRORS, (event.component.value,), event.count)
                 if event.count and event.at is not None:
@@ -136,8 +140,26 @@ class Tally:
             case _:
                 pass
 
+    def users(self) -> dict[str, list[ProcessState]]:
+        """The servers that live runs sync to, each with the coordinators that do."""
+        found: dict[str, list[ProcessState]] = {}
+        for state in self.processes.values():
+            if state.coordinator and state.alive is not False and state.target.server is not None:
+                found.setdefault(state.target.server, []).append(state)
+        return found
+
+    def live_servers(self) -> dict[str, ServerSeen]:
+        """What was seen last of those servers, since one of those coordinators lives."""
+        found: dict[str, ServerSeen] = {}
+        for server, states in sorted(self.users().items()):
+            seen = self.servers.get(server)
+            runs = {state.identity.run for state in states if seen is not None and state.started_at <= seen.at}
+            if seen is not None and runs:
+                found[server] = replace(seen, current={run: seen.current[run] for run in runs & seen.current.keys()})
+        return found
+
     def forget(self, *, ended_before: float) -> bool:
-        """Drop processes that ended before that Unix time, and runs of which no process is left.
+        """Drop processes that ended before that Unix time, and runs and servers of which no process is left.
 
         Returns:
             There was something to forget.
@@ -147,16 +169,12 @@ class Tally:
             return False
         for key in over:
             del self.processes[key]
-        left = {key[0] for key in self.processes}
-        self.counters = {
-            name: series if name == names.TELEMETRY_ERRORS.name else _of_runs(series, left)
-            for name, series in self.counters.items()
-        }
-        self.stamps = {
-            name: series if name == names.TELEMETRY_LAST_ERROR.name else _of_runs(series, left)
-            for name, series in self.stamps.items()
-        }
-        self.histograms = {name: _of_runs(series, left) for name, series in self.histograms.items()}
+        runs = {key[0] for key in self.processes}
+        servers = {state.target.server or "" for state in self.processes.values()}
+        self.servers = {server: seen for server, seen in self.servers.items() if server in servers}
+        self.counters = {name: _left(name, series, runs, servers) for name, series in self.counters.items()}
+        self.stamps = {name: _left(name, series, runs, servers) for name, series in self.stamps.items()}
+        self.histograms = {name: _left(name, series, runs, servers) for name, series in self.histograms.items()}
         return True
 
     def _process_started(self, event: ProcessStarted) -> None:
@@ -271,6 +289,12 @@ class Tally:
                 trace_id = event.sync.trace_id if event.sync is not None else None
                 self._failed(run, state.target, FailureCause.TRAINER_LOST, event.at, trace_id)
 
+    def _server_seen(self, event: ServerSeen) -> None:
+        self.servers[event.server] = event
+        self._count(names.SERVER_RESTARTS, (event.server,), int(event.restarted))
+        if event.restarted:
+            self._stamp(names.SERVER_LAST_RESTART, (event.server,), event.at)
+
     def _failed(self, run: str, target: Target, cause: FailureCause, at: float, trace_id: str | None) -> None:
         self._count(names.FAILURES, (*_target_labels(run, target), cause.value), 1)
         labels = (run, target.server or "", cause.value)
@@ -298,5 +322,13 @@ def _target_labels(run: str, target: Target) -> Labels:
     return (run, target.server or "", target.transport.value)
 
 
-def _of_runs(series: dict[Labels, T], runs: set[str]) -> dict[Labels, T]:
-    return {labels: value for labels, value in series.items() if labels[0] in runs}
+_OF_US = {names.TELEMETRY_ERRORS.name, names.TELEMETRY_LAST_ERROR.name}
+_OF_SERVERS = {names.SERVER_RESTARTS.name, names.SERVER_LAST_RESTART.name}
+
+
+def _left(name: str, series: dict[Labels, T], runs: set[str], servers: set[str]) -> dict[Labels, T]:
+    """The series of one metric whose run, or whose server, is still used."""
+    if name in _OF_US:
+        return series
+    used = servers if name in _OF_SERVERS else runs
+    return {labels: value for labels, value in series.items() if labels[0] in used}

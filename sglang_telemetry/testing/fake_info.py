@@ -2,11 +2,33 @@
 
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sglang_telemetry.testing.fake_engine import Engine, Label
 
+_LOAD = (
+    "timestamp",
+    "dp_rank",
+    "num_running_reqs",
+    "num_waiting_reqs",
+    "num_waiting_uncached_tokens",
+    "num_used_tokens",
+    "num_total_tokens",
+    "num_active_tokens",
+    "num_prealloc_ready_tokens",
+    "max_total_num_tokens",
+    "max_running_requests",
+    "token_usage",
+    "gen_throughput",
+    "cache_hit_rate",
+    "utilization",
+    "total_prefill_uncached_tokens",
+    "total_prefill_busy_us",
+    "decode_moments",
+)
+"""The core fields of a load (source of SGLang 0.5.23, and compared with a real one)."""
 VERSION = "0.5.23"
 """The SGLang that was measured."""
 
@@ -37,6 +59,15 @@ def server_info(engine: Engine, has_key: bool) -> dict[str, Any]:
     """``/server_info``: start values at the top, the scheduler's in ``internal_states``."""
     start, live = _settings(engine, engine.start, has_key), _settings(engine, engine.scheduler, has_key)
     return {**start, "status": "ready", "internal_states": [live], "version": VERSION, "frontend": "python"}
+
+
+def loads(engine: Engine) -> dict[str, Any]:
+    """``/v1/loads?include=core``: the version, and how busy each replica is; there is one, and it has no cache."""
+    load: dict[str, Any] = dict.fromkeys(_LOAD, 0)
+    load |= dict.fromkeys(("token_usage", "gen_throughput", "cache_hit_rate", "utilization"), 0.0)
+    load |= {"timestamp": time.time(), "num_running_reqs": engine.running, "decode_moments": None}
+    at = datetime.now(UTC).isoformat()
+    return {"timestamp": at, "version": VERSION, "accelerator": "cpu", "num_accelerators": 1, "loads": [load]}
 
 
 def models(engine: Engine) -> dict[str, Any]:

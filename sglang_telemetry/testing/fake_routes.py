@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from sglang_telemetry.testing.fake_bodies import parse, timeout_seconds, truth
 from sglang_telemetry.testing.fake_engine import Closed, Engine, Update
 from sglang_telemetry.testing.fake_faults import Answer, Fault, canned, json_answer
-from sglang_telemetry.testing.fake_info import checksums, model_info, models, server_info
+from sglang_telemetry.testing.fake_info import checksums, loads, model_info, models, server_info
 from sglang_telemetry.testing.fake_state import Request, Settings
 from sglang_telemetry.testing.fake_weights import Deadly
 
@@ -32,6 +32,7 @@ _ROUTES: dict[str, tuple[tuple[str, ...], str]] = {
     "/get_model_info": (_GET, "_model_info"),
     "/server_info": (_GET, "_server_info"),
     "/get_server_info": (_GET, "_server_info"),
+    "/v1/loads": (_GET, "_loads"),
     "/v1/models": (_GET, "_models"),
     "/ready": (_GET, "_ready"),
     "/ping": (_GET, "_ping"),
@@ -194,6 +195,9 @@ class Routes:
 
     def _server_info(self, _request: Request) -> Answer:
         return json_answer(200, server_info(self.engine, has_key=self.settings.admin_api_key is not None))
+
+    def _loads(self, _request: Request) -> Answer:
+        return json_answer(200, loads(self.engine))
 
     def _models(self, _request: Request) -> Answer:
         return json_answer(200, models(self.engine))

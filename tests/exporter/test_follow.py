@@ -195,6 +195,13 @@ def test_folder_that_is_not_there(watch: Watch) -> None:
     assert (watch.events, watch.live()) == ([], 0)
 
 
+def test_what_a_journal_says_of_servers_is_not_told(watch: Watch) -> None:
+    """Servers are looked at by the exporter itself."""
+    trainer = watch.trainer().do("head()")
+    trainer.do("from tests.sinks import seen; sink.emit(seen()); sink.emit(begun(me))")
+    assert kinds(watch.poll()) == ["ProcessStarted", "SyncStarted"]
+
+
 def test_clean_end(watch: Watch) -> None:
     """Every event once and in order, and nobody is missed who said good-bye."""
     trainer = watch.trainer().do("head()")

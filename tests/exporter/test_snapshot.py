@@ -18,12 +18,16 @@ from sglang_telemetry.events import (
     PhaseSpan,
     ProcessLost,
     ProcessUnwatched,
+    ServerSeen,
     SyncRecord,
+    Target,
     TelemetryError,
 )
 from sglang_telemetry.exporter import snapshot
 from sglang_telemetry.exporter.follow import Followed
-from sglang_telemetry.names import Component, Exit, Phase, Result
+from sglang_telemetry.names import SERVER_LAST_RESTART, SERVER_RESTARTS, Component, Exit, Phase, Result
+from sglang_telemetry.server_truth.client import Look, ModelInfo, Reach
+from sglang_telemetry.server_truth.reconcile import ServerState
 from sglang_telemetry.sinks.tally import ProcessState, Tally
 from tests.sinks import START, begun, ended, entered, failed, record, started, who
 
@@ -62,6 +66,31 @@ def everything() -> Tally:
     )
 
 
+def of_all_kinds() -> ServerState:
+    """A server with every field set somewhere: before and after a sync, of two runs."""
+    info = ModelInfo(model_path="/models/base", weight_version="default", tokenizer_path="/models/base")
+    state = ServerState(server="10.0.0.7:30000", url="http://10.0.0.7:30000")
+    seen = Look(reach=Reach.ANSWERED, ready=True, info=info, version="0.5.23")
+    state.note_look(seen, began_at=START, ended_at=START + 0.5)
+    for run in ("grpo", "ppo"):
+        state.note_sync(record(who(0, run=run), at=START + 10, checkpoint=Checkpoint(path="/w"), version="3"))
+    state.note_look(replace(seen, info=replace(info, model_path="/w")), began_at=START + 20, ended_at=START + 20.5)
+    state.note_look(Look(reach=Reach.REFUSED), began_at=START + 30, ended_at=START + 30)
+    return state
+
+
+def test_servers_that_were_seen_are_not_saved_but_their_counts_are(tmp_path: Path) -> None:
+    """Gauges are made anew by the next look; a counter goes on, and a restart keeps its time."""
+    seen = ServerSeen(server="s:1", at=START + 5, up=True, restarted=True, current={"grpo": False})
+    tally = tally_of(started(who(0), target=Target(server="s:1")), seen)
+    assert tally.live_servers() == {"s:1": seen}
+    snapshot.save(tmp_path, tally, {})
+    loaded = snapshot.load(tmp_path)[0]
+    assert loaded.servers == {}
+    assert loaded.counters[SERVER_RESTARTS.name] == {("s:1",): 1}
+    assert loaded.stamps[SERVER_LAST_RESTART.name] == {("s:1",): START + 5}
+
+
 def test_round_trip(tmp_path: Path) -> None:
     """All values of all types come back, ``alive`` unknown among them."""
     tally = everything()
@@ -84,10 +113,12 @@ def test_round_trip(tmp_path: Path) -> None:
             Followed(stem="launch-1-y", launch=LaunchStarted(launch_id="l", run="grpo", at=START)),
         )
     }
-    snapshot.save(tmp_path, tally, followed)
-    loaded, loaded_followed = snapshot.load(tmp_path)
+    servers = [ServerState(server="s:1"), of_all_kinds()]
+    snapshot.save(tmp_path, tally, followed, servers)
+    loaded, loaded_followed, loaded_servers = snapshot.load(tmp_path)
     assert_same(loaded, tally)
     assert loaded_followed == followed
+    assert loaded_servers == servers
     assert [state.alive for state in loaded.processes.values()] == [True, None, False, False]
     first = next(iter(loaded.processes.values()))
     assert isinstance(first, ProcessState)
@@ -97,9 +128,9 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_nothing_saved_is_an_empty_start(tmp_path: Path) -> None:
     """The first exporter of a folder."""
-    tally, followed = snapshot.load(tmp_path)
+    tally, followed, servers = snapshot.load(tmp_path)
     assert_same(tally, Tally())
-    assert followed == {}
+    assert (followed, servers) == ({}, [])
 
 
 def test_private_and_whole(tmp_path: Path) -> None:
@@ -141,6 +172,8 @@ def test_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pyte
         b'"followed": []}',
         b'{"version": 1, "counters": {}, "stamps": {}, "histograms": {}, "processes": [{}], "followed": []}',
         b'{"version": 1, "counters": {}, "stamps": {}, "histograms": {}, "processes": [], "followed": [{"offset": 1}]}',
+        b'{"version": 1, "counters": {}, "stamps": {}, "histograms": {}, "processes": [], "followed": [], '
+        b'"servers": [{"url": "u"}]}',
         b"[" * 200_000,
     ],
 )

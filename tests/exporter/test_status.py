@@ -2,9 +2,9 @@
 
 import pytest
 
-from sglang_telemetry.events import Identity
-from sglang_telemetry.exporter.status import RecentFailures, render, unlike_ranks
-from sglang_telemetry.sinks.tally import ProcessState
+from sglang_telemetry.events import Identity, ServerSeen, Target
+from sglang_telemetry.exporter.status import RecentFailures, render, servers_of, unlike_ranks
+from sglang_telemetry.sinks.tally import ProcessState, Tally, process_key
 
 
 def process(rank: int, sequence: int | None, *, alive: bool = True, run: str = "r") -> ProcessState:
@@ -33,8 +33,35 @@ def test_dead_ranks_are_not_compared() -> None:
 
 def test_page_escapes_what_came_from_outside() -> None:
     """Run, host and folder are data."""
-    page = render([process(0, 1, run="<b>")], RecentFailures(), folder="/tmp/<i>", now=10.0)
+    tally = Tally()
+    trainer = process(0, 1, run="<b>")
+    trainer.coordinator, trainer.target = True, Target(server="<s>:1")
+    tally.processes[process_key(trainer.identity)] = trainer
+    tally.add(ServerSeen(server="<s>:1", at=5.0, up=True, version="<v>", current={"<b>": False}))
+    page = render(tally, RecentFailures(), folder="/tmp/<i>", now=10.0)
     assert "&lt;b&gt;" in page
     assert "&lt;h&gt;" in page
     assert "/tmp/&lt;i&gt;" in page
-    assert "<i>" not in page
+    assert "&lt;s&gt;:1" in page
+    assert "&lt;v&gt;" in page
+    assert "&lt;b&gt;: <span class=bad>no</span>" in page
+    assert not [tag for tag in ("<i>", "<b>", "<s>", "<v>") if tag in page]
+
+
+def test_servers_of_live_runs() -> None:
+    """One line a server; what is unknown is said to be."""
+    tally = Tally()
+    trainer = process(0, 1)
+    trainer.coordinator, trainer.target = True, Target(server="s:1")
+    tally.processes[process_key(trainer.identity)] = trainer
+    tally.add(ServerSeen(server="s:1", at=5.0, up=True, ready=False, restarted=True, current={"r": True}))
+    tally.add(ServerSeen(server="nobody's:1", at=5.0, up=True))
+    tally.add(ServerSeen(server="s:1", at=8.0, up=False))
+    unknown, down = "<span class=quiet>unknown</span>", "<span class=bad>no</span>"
+    row = f"<tr><td class=n>s:1<td class=n>{down}<td class=n>{unknown}<td class=n><td class=n>{unknown}<td class=n>1"
+    page = render(tally, RecentFailures(), folder="/tmp", now=10.0)
+    assert f"{row}<td class=n>2 s ago" in page
+    assert "nobody" not in page
+    assert servers_of(tally) == {
+        "s:1": {"up": False, "ready": None, "version": None, "current": {}, "restarts": 1, "seen_at": 8.0}
+    }

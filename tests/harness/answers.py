@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Answers:
     """Answers POSTs from a list; a callable in it gets the handler and does as it likes.
 
+    A GET, such as an exporter's that looks whether the server is up, is answered 404 and is not noted.
+
     Args:
         answers: Status and body a request, in order; the last one is repeated.
         host: Address to bind.
@@ -30,6 +32,9 @@ class Answers:
                     answer(self)
                     return
                 give(self, answer)
+
+            def do_GET(self) -> None:
+                give(self, (404, b'{"detail":"Not Found"}'))
 
             def log_message(self, format: str, *args: object) -> None:
                 return

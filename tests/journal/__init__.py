@@ -17,6 +17,7 @@ from sglang_telemetry.events import (
     ProcessStarted,
     ProcessUnwatched,
     RequestRecord,
+    ServerSeen,
     SyncRecord,
     SyncStarted,
     Target,
@@ -129,6 +130,9 @@ EVERY_KIND: tuple[Event, ...] = (
         phases=(PhaseSpan(phase=Phase.SETUP, offset_ns=0, duration_ns=2 * 10**9),),
     ),
     ProcessUnwatched(identity=IDENTITY, at=4.5),
+    ServerSeen(
+        server="10.0.0.7:30000", at=4.5, up=True, ready=False, version="0.5.23", restarted=True, current={"grpo": False}
+    ),
     LaunchStarted(launch_id="launch", run="grpo", at=1.0),
     LaunchSignalled(launch_id="launch", signal=15, at=2.0),
     LaunchEnded(launch_id="launch", exit_code=-9, at=3.0),

@@ -11,6 +11,7 @@ from sglang_telemetry.events import (
     PhaseStarted,
     ProcessEnded,
     ProcessStarted,
+    ServerSeen,
     SyncRecord,
     SyncStarted,
     Target,
@@ -85,6 +86,12 @@ def failed(identity: Identity, sequence: int = 1, *, at: float = START + 10, **c
         "checkpoint": Checkpoint(path="/dev/shm/w", files=2, bytes=2048, free_bytes=4096),
     }
     return record(identity, sequence, at=at, **(values | changes))
+
+
+def seen(*, at: float = START + 50, **changes: Any) -> ServerSeen:
+    """The exporter looked at the server, and all was well."""
+    values: dict[str, Any] = {"server": SERVER, "up": True, "ready": True, "version": "0.5.23"}
+    return ServerSeen(at=at, **(values | changes))
 
 
 def ended(identity: Identity, how: Exit = Exit.CLEAN, *, at: float = START + 100) -> ProcessEnded:

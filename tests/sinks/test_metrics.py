@@ -1,5 +1,6 @@
 """The metrics, as a scrape sees them."""
 
+import io
 import shutil
 import subprocess
 from dataclasses import replace
@@ -22,9 +23,13 @@ from sglang_telemetry.events import (
     Target,
     TelemetryError,
 )
+from sglang_telemetry.exporter.status import RecentFailures
+from sglang_telemetry.journal.format import decode, encode
 from sglang_telemetry.names import Applied, Component, Exit, Phase, Result
+from sglang_telemetry.sinks.log import LogSink
 from sglang_telemetry.sinks.metrics import MetricsSink
-from tests.sinks import SERVER, START, begun, ended, entered, failed, record, started, who
+from sglang_telemetry.spans import spans_of
+from tests.sinks import SERVER, START, begun, ended, entered, failed, record, seen, started, who
 
 TARGET_LABELS = {"run": "grpo", "server": SERVER, "transport": "disk"}
 
@@ -82,6 +87,7 @@ def everything() -> Scrape:
         entered(who(0), Phase.REQUEST, 5),
         TelemetryError(identity=None, component=Component.JOURNAL, text="x", count=3, at=START + 501),
         ended(who(2)),
+        seen(at=START + 502, restarted=True, current={"grpo": True}),
     )
     return scrape
 
@@ -476,6 +482,19 @@ def test_since_when_a_phase_is_open() -> None:
     assert scrape.series("active_phase_start_timestamp_seconds") == {}
 
 
+def test_phase_of_an_earlier_process_is_not_left_beside_the_new_ones() -> None:
+    """Nobody can tell whether the first one lives; the rank is in the phase of the one that started last."""
+    scrape = Scrape(
+        started(who(0)), begun(who(0)), entered(who(0), Phase.SAVE), ProcessUnwatched(identity=who(0), at=START)
+    )
+    later = who(0, pid=7)
+    scrape.feed(started(later, at=START + 90), begun(later, at=START + 100), entered(later, Phase.REQUEST))
+    assert scrape.series("active_phase") == {("request", "0", "grpo"): 1.0}
+    assert scrape.series("active_phase_start_timestamp_seconds") == {("request", "0", "grpo"): START + 101}
+    scrape.feed(record(later))
+    assert scrape.series("active_phase") == {}
+
+
 def test_time_of_the_last_error_of_ours() -> None:
     """By component; outlives every run; one that only makes the counter exist leaves none."""
     scrape = Scrape(TelemetryError(component=Component.JOURNAL, text="", count=0, at=START))
@@ -484,3 +503,73 @@ def test_time_of_the_last_error_of_ours() -> None:
     scrape.feed(started(who(0)), error, replace(error, at=START + 3), ended(who(0)))
     scrape.sink.tally.forget(ended_before=START + 1000)
     assert scrape.series("telemetry_last_error_timestamp_seconds") == {("journal",): START + 5}
+
+
+SERVERS = ("up", "ready", "info", "restarts_total", "last_restart_timestamp_seconds", "current")
+
+
+def servers(scrape: Scrape) -> dict[str, dict[tuple[str, ...], float]]:
+    """All that is said of servers."""
+    return {name: found for name in SERVERS if (found := scrape.series(f"server_{name}"))}
+
+
+def test_server_that_was_seen() -> None:
+    """Restarts are born at 0; what is unknown is absent."""
+    scrape = Scrape(started(who(0)), seen())
+    assert servers(scrape) == {
+        "up": {(SERVER,): 1.0},
+        "ready": {(SERVER,): 1.0},
+        "info": {(SERVER, "0.5.23"): 1.0},
+        "restarts_total": {(SERVER,): 0.0},
+    }
+    scrape.feed(seen(ready=None, version=None, restarted=True, current={"grpo": False}, at=START + 60))
+    assert servers(scrape) == {
+        "up": {(SERVER,): 1.0},
+        "restarts_total": {(SERVER,): 1.0},
+        "last_restart_timestamp_seconds": {(SERVER,): START + 60},
+        "current": {("grpo", SERVER): 0.0},
+    }
+    scrape.feed(seen(up=False, ready=None, at=START + 70))
+    assert servers(scrape)["up"] == {(SERVER,): 0.0}
+    assert "current" not in servers(scrape)
+
+
+def test_server_without_a_live_coordinator_that_targets_it() -> None:
+    """Only the counts are left; another run's server is nobody's business here."""
+    scrape = Scrape(started(who(0)), started(who(1)), seen(restarted=True), ended(who(0)), seen(server="other:1"))
+    assert servers(scrape).keys() == {"restarts_total", "last_restart_timestamp_seconds"}
+
+
+def test_server_of_two_runs() -> None:
+    """The gauges go with the last run; what a run that ended synced is not said any more."""
+    scrape = Scrape(
+        started(who(0)), started(who(0, run="ppo")), seen(current={"grpo": True, "ppo": False, "dpo": True})
+    )
+    assert scrape.series("server_current") == {("grpo", SERVER): 1.0, ("ppo", SERVER): 0.0}
+    scrape.feed(ended(who(0)))
+    assert scrape.series("server_current") == {("ppo", SERVER): 0.0}
+    scrape.feed(ended(who(0, run="ppo")))
+    assert servers(scrape).keys() == {"restarts_total"}
+
+
+def test_server_is_forgotten_with_its_last_run() -> None:
+    """As the run's own counts are."""
+    scrape = Scrape(started(who(0)), started(who(0, run="ppo"), target=Target(server="other:1")))
+    scrape.feed(seen(restarted=True), seen(server="other:1", restarted=True), ended(who(0)))
+    assert scrape.sink.tally.forget(ended_before=START + 1000)
+    assert scrape.series("server_restarts_total") == {("other:1",): 1.0}
+    assert scrape.series("server_last_restart_timestamp_seconds") == {("other:1",): START + 50}
+    assert list(scrape.sink.tally.servers) == ["other:1"]
+
+
+def test_other_sinks_have_nothing_to_say_of_it() -> None:
+    """No line, no span, no failure; and as a line of a journal it comes back whole."""
+    event = seen(restarted=True, current={"grpo": False})
+    stream = io.StringIO()
+    LogSink(stream=stream).emit(event)
+    assert stream.getvalue() == ""
+    assert spans_of(event) == ()
+    recent = RecentFailures()
+    recent.emit(event)
+    assert recent.lists() == ([], [])
+    assert decode(encode(event)) == event

@@ -101,6 +101,8 @@ def test_an_update_changes_what_the_server_holds(server: FakeSGLang, models: Pat
     assert get(server, "/model_info").json()["weight_version"] == "7"
     info = get(server, "/server_info").json()
     assert (info["weight_version"], info["internal_states"][0]["weight_version"]) == ("default", "7")
+    loads = get(server, "/v1/loads?include=core").json()
+    assert (loads["version"], loads["loads"][0]["num_running_reqs"]) == (info["version"], 0)
 
 
 def test_bin_files_of_half_precision_parameters_are_read(server: FakeSGLang, models: Path, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What the server really runs: looks at real sockets, and what follows from looks and syncs."""
