@@ -1,4 +1,4 @@
-"""Writes what is generated from the code, the README's tables and the alert's hints, or checks that it is up to date.
+"""Writes what is generated, tables of both READMEs and the alert's hints, or checks that it is up to date.
 
 usage: python -m tests.generate [--check]
 """
@@ -6,9 +6,14 @@ usage: python -m tests.generate [--check]
 import re
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.names import METRICS
+from tests.e2e.by_cause import RECEIVERS, ROWS, Row
+from tests.harness.assets import RULES
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,6 +30,45 @@ def causes_table() -> str:
     """All causes with the first thing to do."""
     rows = [f"| [`{cause}`](alerts/{cause.runbook}) | {cause.hint} |" for cause in FailureCause]
     return "\n".join(["| cause | first |", "|---|---|", *rows])
+
+
+def alerts_table() -> str:
+    """All alerts of the rules: who is told, after which time, of what."""
+    rows = ["| alert | severity | tells | after | says |", "|---|---|---|---|---|"]
+    for path in RULES:
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            rows += [_alert(rule) for rule in group["rules"] if "alert" in rule]
+    return "\n".join(rows)
+
+
+def _alert(rule: dict[str, Any]) -> str:
+    labels, summary = rule["labels"], rule["annotations"]["summary"]
+    kind = "".join(f" `{name}={labels[name]}`" for name in ("how", "reason") if name in labels)
+    receiver = RECEIVERS.get(labels["severity"], "heartbeat")
+    link = f"[{rule['alert']}]({rule['annotations']['runbook_url'].partition('#')[0]})"
+    return f"| {link}{kind} | {labels['severity']} | {receiver} | {rule.get('for', 'at once')} | {summary} |"
+
+
+def by_cause_table() -> str:
+    """Which alerts come of which cause."""
+    names = list(dict.fromkeys(alert.name for row in ROWS for alert in (*row.sent, *row.silenced)))
+    head = ["cause", "then", *names]
+    rows = [
+        " | ".join((f"[`{row.cause}`]({row.cause.runbook})", row.then, *(_cell(row, name) for name in names)))
+        for row in ROWS
+    ]
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {row} |" for row in rows)])
+
+
+def _cell(row: Row, name: str) -> str:
+    """Where an alert of that name goes in that row, empty when there is none."""
+    told = []
+    for alert in dict.fromkeys((*row.sent, *row.silenced)):
+        if alert.name == name:
+            detail = f" ({alert.detail})" if alert.detail and alert.detail != row.cause else ""
+            where = [alert.receiver] * (alert in row.sent) + ["silenced"] * (alert in row.silenced)
+            told.append(", then ".join(where) + detail)
+    return "; ".join(told)
 
 
 def first_annotation() -> str:
@@ -53,11 +97,12 @@ def main() -> int:
     stale = []
     for path, blocks in (
         (ROOT / "README.md", {"metrics": metrics_table(), "causes": causes_table()}),
-        (ROOT / "alerts/rules/weight_sync.yml", {"first": first_annotation()}),
+        (ROOT / "alerts/rules/failures.yml", {"first": first_annotation()}),
+        (ROOT / "alerts/README.md", {"alerts": alerts_table(), "alerts by cause": by_cause_table()}),
     ):
         text = generated(path, blocks)
         if text != path.read_text():
-            stale.append(path.name)
+            stale.append(str(path.relative_to(ROOT)))
             if "--check" not in sys.argv:
                 path.write_text(text)
     if "--check" in sys.argv:

@@ -3,27 +3,32 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.names import METRICS
+from tests.harness.assets import ALERTS, RULES
 from tests.harness.processes import tool
+from tests.harness.promql import asked_for, queries_in
 
-ALERTS = Path(__file__).parents[2] / "alerts"
-RULES = sorted((ALERTS / "rules").glob("*.yml"))
 TESTS = sorted((ALERTS / "tests").glob("*.yml"))
 
 
+def rules() -> list[dict[str, Any]]:
+    """All rules of all files."""
+    return [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
+
+
+def alerts() -> list[dict[str, Any]]:
+    """Those that alert."""
+    return [rule for rule in rules() if "alert" in rule]
+
+
 def names() -> set[str]:
-    return {
-        rule["alert"]
-        for path in RULES
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
-        if "alert" in rule
-    }
+    return {rule["alert"] for rule in alerts()}
 
 
 def check(*command: str) -> None:
@@ -51,43 +56,64 @@ def test_most_cases_assert_silence() -> None:
     assert len(set(cases)) == len(cases)
 
 
-@pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)
-def test_only_our_metrics_are_used(path: Path) -> None:
-    """Each name in a rule is a metric that the exporter serves."""
-    known = {metric.served_as for metric in METRICS}
-    used = set(re.findall(r"\bweight_sync_\w+(?=[\[{ )])", path.read_text()))
-    assert used
-    assert used <= known
+def test_each_alert_has_cases_that_fire_and_more_that_do_not() -> None:
+    """In the file that bears its name."""
+    for name in names():
+        cases = yaml.safe_load((ALERTS / "tests" / f"{name}_test.yml").read_text())["tests"]
+        silent = [case for case in cases if case["name"].startswith("silent - ")]
+        exact = [
+            expected
+            for case in cases
+            for test in case.get("alert_rule_test", ())
+            if test["alertname"] == name
+            for expected in test["exp_alerts"]
+        ]
+        variants = sum(rule["alert"] == name for rule in alerts())
+        assert len(silent) >= (0 if name == "WeightSyncHeartbeat" else 2), name
+        assert len({str(sorted(one["exp_labels"])) + one["exp_annotations"]["summary"] for one in exact}) >= variants
+        for one in exact:
+            assert {"summary", "description", "first", "runbook_url", "dashboard_url"} <= one["exp_annotations"].keys()
 
 
-def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
-    """And the runbook has what a person needs at 3 a.m."""
-    runbooks = {path.stem: path.read_text() for path in (ALERTS / "runbooks").glob("*.md")}
-    assert runbooks.keys() == names()
-    for text in runbooks.values():
-        heads = re.findall(r"^## (.+)$", text, re.M)
-        assert heads[:5] == ["Meaning", "Impact", "Diagnosis", "Mitigation", "Prevention"]
+def test_annotations_of_each_alert() -> None:
+    """A summary without templates, a description, the first move, a runbook of its own, and a dashboard."""
+    for rule in alerts():
+        said = rule["annotations"]
+        assert said.keys() - {"over_at", "trace"} == {"summary", "description", "first", "runbook_url", "dashboard_url"}
+        assert "{{" not in said["summary"]
+        assert re.fullmatch(rf"runbooks/{rule['alert']}\.md(#{{{{ \$labels\.cause }}}})?", said["runbook_url"])
+        assert re.match(r"/d/weight-sync(-ranks)?\b", said["dashboard_url"])
+        assert rule["labels"]["severity"] in {"critical", "warning", "info", "none"}
+
+
+def test_names_of_recorded_series() -> None:
+    """level:metric:operation, where the level are the labels that are left."""
+    for rule in rules():
+        if "record" in rule:
+            level, metric, operation = rule["record"].split(":")
+            assert set(level.split("_")) <= {label for one in METRICS for label in one.labels}
+            assert operation
+            assert metric.startswith("weight_sync_")
+
+
+def test_only_our_metrics_are_asked_for() -> None:
+    """With labels that they have; also in the queries of annotations, which no tool looks into."""
+    suffixes = {"histogram": ("_bucket", "_sum", "_count")}
+    known = {
+        one.served_as + suffix: {*one.labels, *(["le"] if suffix == "_bucket" else [])}
+        for one in METRICS
+        for suffix in suffixes.get(one.kind, ("",))
+    }
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    for rule in rules():
+        texts = [rule["expr"], *(text for one in rule.get("annotations", {}).values() for text in queries_in(one))]
+        for metric, labels in [item for text in texts for item in asked_for(text).items()]:
+            if metric not in recorded:
+                assert labels <= known[metric], (metric, rule)
 
 
 def test_first_move_of_each_cause() -> None:
     """The page says for each of the closed set of causes what its log line says, and nothing else."""
-    rules = yaml.safe_load((ALERTS / "rules" / "weight_sync.yml").read_text())["groups"][0]["rules"]
-    [first] = [rule["annotations"]["first"] for rule in rules if rule.get("alert") == "WeightSyncFailed"]
+    [first] = [rule["annotations"]["first"] for rule in alerts() if rule["alert"] == "WeightSyncFailed"]
     found = re.findall(r'{{-? (?:else )?if eq \$labels\.cause "(\w+)" -}}(.*?)(?={{-)', first, re.S)
     assert [(cause, " ".join(text.split())) for cause, text in found] == [(c.value, c.hint) for c in FailureCause]
-
-
-def test_each_cause_has_a_section_in_the_runbook() -> None:
-    """The links of log line and page lead to it: the heading is the cause's name."""
-    text = (ALERTS / "runbooks" / "WeightSyncFailed.md").read_text()
-    sections = re.findall(r"^## (.+)$", text, re.M)[5:]
-    assert sections == [cause.value for cause in FailureCause]
-
-
-def test_each_cause_section_has_all_its_parts() -> None:
-    """First move, meaning, evidence, a way to verify it and a way to prevent it, in that order."""
-    text = (ALERTS / "runbooks" / "WeightSyncFailed.md").read_text()
-    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
-    for cause in FailureCause:
-        parts = re.findall(r"^\*\*(\w+):\*\*", sections[cause.value], re.M)
-        assert (cause, parts) == (cause, ["First", "Means", "Evidence", "Verify", "Prevent"])

@@ -20,6 +20,7 @@ from sglang_telemetry.events import SyncRecord
 from sglang_telemetry.journal.reader import SegmentReader
 from tests.demo.servers import FakeServer, RealServer, Server
 from tests.harness.alertmanager import Alertmanager
+from tests.harness.assets import RULES
 from tests.harness.processes import Child, free_port, wait_until
 from tests.harness.prometheus import Prometheus
 from tests.harness.webhook import Page, Webhook
@@ -207,10 +208,9 @@ def main() -> int:
         stack.callback(server.close)
         listen = f"127.0.0.1:{free_port()}"
         webhook = stack.enter_context(Webhook())
-        alertmanager = stack.enter_context(Alertmanager(folder / "alertmanager", webhook.url))
-        rules = (ROOT / "alerts" / "rules" / "weight_sync.yml",)
+        alertmanager = stack.enter_context(Alertmanager(folder / "alertmanager", page=webhook.url))
         prometheus = stack.enter_context(
-            Prometheus(folder / "prometheus", {RUN: listen}, rule_files=rules, alertmanager=alertmanager.address)
+            Prometheus(folder / "prometheus", {RUN: listen}, rule_files=RULES, alertmanager=alertmanager.address)
         )
         if arguments.keep == "1":  # an exporter that stays; `run` finds it and uses it
             (folder / "journals").mkdir()

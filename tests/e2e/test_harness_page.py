@@ -14,11 +14,10 @@ import pytest
 
 from sglang_telemetry.names import LAST_FAILURE
 from tests.harness.alertmanager import Alertmanager
+from tests.harness.assets import RULES
 from tests.harness.processes import wait_until
 from tests.harness.prometheus import Prometheus
 from tests.harness.webhook import Webhook
-
-RULES = Path(__file__).parents[2] / "alerts" / "rules" / "weight_sync.yml"
 
 
 class HandMade:
@@ -74,7 +73,7 @@ class Stack:
 
     def wait_for_evaluations(self, count: int) -> None:
         """Wait until the firing alert has been evaluated that many times more."""
-        seen = 'sum(count_over_time(ALERTS{alertstate="firing"}[1h]))'
+        seen = 'sum(count_over_time(ALERTS{alertname="WeightSyncFailed",alertstate="firing"}[1h]))'
         before = self.prometheus.value(seen) or 0
         wait_until(lambda: (self.prometheus.value(seen) or 0) >= before + count, f"{count} evaluations that fire")
 
@@ -82,9 +81,9 @@ class Stack:
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
     target = HandMade()
-    with Webhook() as webhook, Alertmanager(tmp_path / "am", webhook.url) as alertmanager:
+    with Webhook() as webhook, Alertmanager(tmp_path / "am", page=webhook.url) as alertmanager:
         with Prometheus(
-            tmp_path / "p", {"hand": target.address}, rule_files=(RULES,), alertmanager=alertmanager.address
+            tmp_path / "p", {"hand": target.address}, rule_files=RULES, alertmanager=alertmanager.address
         ) as prometheus:
             prometheus.wait_for_target_up("hand")
             yield Stack(target, prometheus, webhook)

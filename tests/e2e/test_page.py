@@ -13,12 +13,13 @@ from sglang_telemetry.journal.retention import segments
 from tests.e2e.test_survives_the_crash import die
 from tests.harness.alertmanager import Alertmanager
 from tests.harness.answers import Answers
+from tests.harness.assets import RULES
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
 from tests.harness.prometheus import Prometheus
 from tests.harness.webhook import Webhook
 
-RULES = Path(__file__).parents[2] / "alerts" / "rules" / "weight_sync.yml"
+FIRING = 'ALERTS{alertname="WeightSyncFailed",alertstate="firing"}'
 TEXT = b'{"success":false,"message":"Weights were updated, but the cache was not flushed because ..."}'
 
 
@@ -42,11 +43,11 @@ class Stack:
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    with Webhook() as webhook, Alertmanager(tmp_path / "am", webhook.url) as alertmanager:
+    with Webhook() as webhook, Alertmanager(tmp_path / "am", page=webhook.url) as alertmanager:
         with ExporterProcess(tmp_path / "j") as exporter:
             target = exporter.url.removeprefix("http://")
             with Prometheus(
-                tmp_path / "p", {"trainer": target}, rule_files=(RULES,), alertmanager=alertmanager.address
+                tmp_path / "p", {"trainer": target}, rule_files=RULES, alertmanager=alertmanager.address
             ) as prometheus:
                 prometheus.wait_for("up == 1")
                 yield Stack(tmp_path / "j", exporter, prometheus, webhook)
@@ -60,9 +61,9 @@ def test_twenty_failures_twenty_pages(stack: Stack, capsys: pytest.CaptureFixtur
     took = []
     for number in range(20):
         how = ("raise", "_exit", "kill", "kill_in_request")[number % 4]
-        with Answers((400, TEXT)) as server:  # a server of its own, so that each failure is an alert of its own
+        with Answers((400, TEXT)) as server:
             failed_at = time.time()
-            die(stack.journals, how, 1, server.url)
+            die(stack.journals, how, 1, server.url, run=f"run-{number}")  # a run is an incident of its own
             cause = "trainer_lost" if how == "kill_in_request" else "server_busy"
             wait_until(
                 lambda s=server, c=cause: stack.webhook.of("firing", server=s.server, cause=c),  # type: ignore[misc]
@@ -92,7 +93,10 @@ def test_exporter_that_goes_away_does_not_resolve(stack: Stack) -> None:
     stack.prometheus.wait_for("up == 0")
     gone_at = time.time()
     wait_until(
-        lambda: (stack.prometheus.value("timestamp(ALERTS{alertstate='firing'})") or 0) > gone_at + 3,
+        lambda: (
+            (stack.prometheus.value("timestamp(ALERTS{alertname='WeightSyncFailed',alertstate='firing'})") or 0)
+            > gone_at + 3
+        ),
         "three more evaluations with the alert firing",
     )
     assert stack.prometheus.query("weight_sync_last_failure_timestamp_seconds") == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sglang_telemetry.names import Env
 from tests.harness.answers import BUSY, Answers
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
@@ -22,11 +23,12 @@ def server() -> Iterator[Answers]:
         yield one
 
 
-def die(folder: Path, how: str, count: int, url: str) -> None:
+def die(folder: Path, how: str, count: int, url: str, run: str = "dying") -> None:
     subprocess.run(
         [sys.executable, "-m", "tests.harness.dying_trainer", str(folder), how, str(count), url],
         check=False,
         timeout=60,
+        env=os.environ | {Env.RUN: run},
     )
 
 

@@ -52,7 +52,9 @@ def die(folder: str, how: str, url: str) -> None:
     engine = TinyEngine(url, how)
     if how == "kill_in_request":
         engine.http = _Killer()  # type: ignore[assignment]
-    sglang_telemetry.instrument(engine, run="dying", sinks=[sglang_telemetry.JournalSink(folder)])
+    sglang_telemetry.instrument(
+        engine, run=os.environ.get("SGLANG_TELEMETRY_RUN", "dying"), sinks=[sglang_telemetry.JournalSink(folder)]
+    )
     try:
         engine.update_policy(None)
     except RuntimeError:

@@ -69,8 +69,9 @@ class Prometheus:
         return float(result[0]["value"][1]) if result else None
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Alerts that are pending or firing."""
-        return list(SESSION.get(f"{self.url}/api/v1/alerts", timeout=10).json()["data"]["alerts"])
+        """Alerts that are pending or firing, without the heartbeat, which always is."""
+        alerts = SESSION.get(f"{self.url}/api/v1/alerts", timeout=10).json()["data"]["alerts"]
+        return [alert for alert in alerts if alert["labels"]["alertname"] != "WeightSyncHeartbeat"]
 
     def exemplars(self, expression: str) -> list[dict[str, Any]]:
         """Exemplars of the last hour."""
@@ -80,6 +81,12 @@ class Prometheus:
     def wait_for(self, expression: str, timeout: float = 30.0) -> None:
         """Wait until a query has a result."""
         wait_until(lambda: self.query(expression), f"Prometheus has {expression}", timeout)
+
+    def wait_for_evaluations(self, count: int, timeout: float = 60.0) -> None:
+        """Wait until the rules have been evaluated that many times more, told by the heartbeat."""
+        done = 'count_over_time(ALERTS{alertname="WeightSyncHeartbeat"}[1h])'
+        before = self.value(done) or 0
+        wait_until(lambda: (self.value(done) or 0) >= before + count, f"{count} evaluations", timeout)
 
     def wait_for_target_up(self, job: str, timeout: float = 30.0) -> None:
         """Wait until a target of that job was scraped; static targets take some seconds after the start."""

@@ -29,7 +29,7 @@ def main(url: str, syncs: str, folder: str, kill_rank: str = "-1", phase: str = 
     """Train nothing, sync often."""
     dist.init_process_group("gloo")
     engine = SharedFolderEngine(url, folder, timeout=60)
-    sglang_telemetry.instrument(engine, run="ranks")
+    sglang_telemetry.instrument(engine, run=os.environ.get("SGLANG_TELEMETRY_RUN", "ranks"))
     model = SavableModel()
     mine = dist.get_rank() == int(kill_rank)
     for number in range(int(syncs)):

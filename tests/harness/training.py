@@ -72,9 +72,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         raise
 
 
-def ended(process: subprocess.Popen[bytes], tmp_path: Path, log: str = "training.log") -> int:
+def ended(process: subprocess.Popen[bytes], tmp_path: Path, log: str = "training.log", *, seconds: float = 60.0) -> int:
     """Exit code of a training; what it printed is shown when the test fails."""
-    code = process.wait(60)
+    code = process.wait(seconds)
     print((tmp_path / log).read_text(errors="replace")[-4000:])
     return code
 

@@ -12,7 +12,7 @@ from tests.harness.processes import wait_until
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One alert of one notification, and the Unix time at which it came."""
+    """One alert, when it was first sent with that status, and the Unix time at which it came."""
 
     status: str
     labels: dict[str, str]
@@ -21,18 +21,27 @@ class Page:
 
 
 class Webhook:
-    """A receiver of Alertmanager's notifications on a free port."""
+    """A receiver of Alertmanager's notifications on a free port.
+
+    A notification has the whole group, also what was sent before: ``pages`` has each alert once.
+    """
 
     def __init__(self) -> None:
         self.pages: list[Page] = []
+        self.notifications = 0
+        sent: set[tuple[str, str, str]] = set()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 at = time.time()
+                outer.notifications += 1
                 for alert in body["alerts"]:
-                    outer.pages.append(Page(alert["status"], alert["labels"], alert["annotations"], at))
+                    what = (alert["status"], alert["fingerprint"], alert["startsAt"])
+                    if what not in sent:
+                        sent.add(what)
+                        outer.pages.append(Page(alert["status"], alert["labels"], alert["annotations"], at))
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()

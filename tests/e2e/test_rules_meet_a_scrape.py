@@ -1,0 +1,116 @@
+"""Every metric and label that a rule or an annotation asks for is there in a real scrape of a real exporter."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+import sglang_telemetry
+from sglang_telemetry.testing import FakeSGLang, Fault
+from tests.e2e.test_survives_the_crash import die
+from tests.harness.assets import RULES
+from tests.harness.exporter import ExporterProcess
+from tests.harness.processes import wait_until
+from tests.harness.promql import asked_for, queries_in
+
+GIVEN_BY_PROMETHEUS = {"ALERTS"}
+
+
+class Engine:
+    """Writes a checkpoint and posts, in one process."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.base_url, self.timeout, self.folder, self.http = url, 60, folder, requests
+
+    def update_policy(self, model: Any) -> bool:
+        """Push the folder; False when the server says no."""
+        body = {"model_path": str(self.folder)}
+        answer = self.http.post(f"{self.base_url}/update_weights_from_disk", json=body, timeout=self.timeout)
+        return answer.status_code == 200
+
+
+@pytest.fixture(scope="module")
+def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
+    """Name of a sample to its labels, gathered while a run lives that has seen everything that rules speak of."""
+    folder = tmp_path_factory.mktemp("scrape")
+    seen: dict[str, set[str]] = {}
+    with (
+        FakeSGLang() as server,
+        ExporterProcess(folder / "j", "--probe-interval", "100ms") as exporter,
+    ):
+
+        def take() -> dict[str, set[str]]:
+            for name, labels in exporter.samples():
+                seen.setdefault(name, set()).update(label for label, _ in labels)
+            return seen
+
+        checkpoint = folder / "policy"
+        checkpoint.mkdir()
+        (checkpoint / "config.json").write_text("{}")
+        engine = Engine(server.url, checkpoint)
+        sinks = [sglang_telemetry.JournalSink(folder / "j")]
+        handle = sglang_telemetry.instrument(engine, run="live", sinks=sinks, expected_interval_seconds=60)
+        assert engine.update_policy(None)
+        server.inject(Fault.SERVER_ERROR)
+        assert not engine.update_policy(None)
+        assert engine.update_policy(None)
+        held = subprocess.Popen(
+            [sys.executable, "-m", "tests.harness.dying_trainer", str(folder / "j"), "raise", "1", server.url],
+            stderr=subprocess.DEVNULL,
+        )
+        held.wait()
+        die(folder / "j", "kill_in_request", 1, server.url, run="lost")
+        (folder / "j" / "broken-r0-1-00000000.000001.jsonl").write_text("{nonsense}\n")
+        server.inject(Fault.SLOW, seconds=3.0)
+        wait_until(lambda: "weight_sync_server_current" in take(), "the server was asked what it runs")
+        syncing = threading.Thread(target=engine.update_policy, args=(None,))
+        syncing.start()
+        wait_until(lambda: "weight_sync_active_phase" in take(), "a sync runs")
+        syncing.join()
+        server.kill()
+        wait_until(lambda: exporter.value("weight_sync_server_up", server=server.host_port) == 0, "the server is gone")
+        server.restart()
+        wait_until(lambda: "weight_sync_server_last_restart_timestamp_seconds" in take(), "the restart was noticed")
+        take()
+        handle.uninstrument()
+        yield seen
+
+
+def rules() -> list[Any]:
+    """One parameter a rule: its name, and all PromQL in it."""
+    found = []
+    for path in RULES:
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                annotations = rule.get("annotations", {}).values()
+                texts = [rule["expr"], *(text for one in annotations for text in queries_in(one))]
+                found.append(pytest.param(texts, id=f"{path.stem}-{rule.get('alert') or rule.get('record')}"))
+    return found
+
+
+def recorded() -> set[str]:
+    """Names that recording rules make."""
+    return {
+        rule["record"]
+        for path in RULES
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+        if "record" in rule
+    }
+
+
+@pytest.mark.parametrize("texts", rules())
+def test_metrics_and_labels_exist(texts: list[str], scrape: dict[str, set[str]]) -> None:
+    """Of a recorded series only the name is looked at: its labels are in its own rule."""
+    known = recorded() | GIVEN_BY_PROMETHEUS
+    for text in texts:
+        for metric, labels in asked_for(text).items():
+            if metric not in known:
+                assert metric in scrape, text
+                assert labels <= scrape[metric], (metric, text)
