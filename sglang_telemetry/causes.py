@@ -39,7 +39,7 @@ class FailureCause(StrEnum):
 
 
 _HINTS = {
-    FailureCause.PEER: "look at rank 0's record: this rank only heard that the sync failed",
+    FailureCause.PEER: "look at rank 0's record; on rank 0 itself, look which other rank died",
     FailureCause.DISK_FULL: "free space on the file system of the checkpoint folder (is it /dev/shm?)",
     FailureCause.OUT_OF_MEMORY: "the phase says whose memory: request is the server's, any other the trainer's",
     FailureCause.CHECKPOINT_WRITE: "check permissions and mount of the shared folder on the trainer's side",

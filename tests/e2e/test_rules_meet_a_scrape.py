@@ -1,7 +1,5 @@
 """Every metric and label that a rule or an annotation asks for is there in a real scrape of a real exporter."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import Any
 
 import pytest
 import requests
+import torch
 import yaml
 
 import sglang_telemetry
@@ -18,6 +17,7 @@ from tests.harness.assets import RULES
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
 from tests.harness.promql import asked_for, queries_in
+from tests.testing.checkpoints import write_folder
 
 GIVEN_BY_PROMETHEUS = {"ALERTS"}
 
@@ -50,25 +50,18 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[s
                 seen.setdefault(name, set()).update(label for label, _ in labels)
             return seen
 
-        checkpoint = folder / "policy"
-        checkpoint.mkdir()
-        (checkpoint / "config.json").write_text("{}")
+        checkpoint = write_folder(folder / "policy", {"weight": torch.zeros(4)})
         engine = Engine(server.url, checkpoint)
         sinks = [sglang_telemetry.JournalSink(folder / "j")]
         handle = sglang_telemetry.instrument(engine, run="live", sinks=sinks, expected_interval_seconds=60)
         assert engine.update_policy(None)
-        server.inject(Fault.SERVER_ERROR)
+        server.inject(Fault.SERVICE_UNAVAILABLE)
         assert not engine.update_policy(None)
         assert engine.update_policy(None)
-        held = subprocess.Popen(
-            [sys.executable, "-m", "tests.harness.dying_trainer", str(folder / "j"), "raise", "1", server.url],
-            stderr=subprocess.DEVNULL,
-        )
-        held.wait()
+        wait_until(lambda: "weight_sync_server_current" in take(), "the server was asked what it runs")
         die(folder / "j", "kill_in_request", 1, server.url, run="lost")
         (folder / "j" / "broken-r0-1-00000000.000001.jsonl").write_text("{nonsense}\n")
         server.inject(Fault.SLOW, seconds=3.0)
-        wait_until(lambda: "weight_sync_server_current" in take(), "the server was asked what it runs")
         syncing = threading.Thread(target=engine.update_policy, args=(None,))
         syncing.start()
         wait_until(lambda: "weight_sync_active_phase" in take(), "a sync runs")
