@@ -52,7 +52,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--linger",
         default="30s",
-        help="after a failure, wait at most so long until every scraper has come once more (default: %(default)s)",
+        help="at the end, wait at most so long until every scraper has come once more; after a good end only where one "
+        "comes at all (default: %(default)s)",
     )
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
     parser.set_defaults(function=run)
@@ -95,7 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
         launch.ended(code)
         if code != 0 and not child.asked_to_stop:
             _show_last_failure(folder.absolute(), launch.launch_id)
-            exporter.linger(linger)
+            exporter.linger(linger, "the command failed")
+        elif exporter.is_scraped():  # who saw the run live must see that it ended, or takes it for a host that is gone
+            exporter.linger(linger, "the command ended")
         exporter.stop(others=launch.others_live())
         launch.close()
     return code
@@ -210,13 +213,17 @@ class _Exporter:
             time.sleep(0.02)
             self._url = serving(self._folder)
 
-    def linger(self, seconds: float) -> None:
+    def is_scraped(self) -> bool:
+        """Somebody comes regularly."""
+        return bool(self._url) and any(at > time.time() - REGULAR_SECONDS for at in self._scrapers().values())
+
+    def linger(self, seconds: float, why: str) -> None:
         """Wait until everybody who scraped has scraped once more, so that the last counts are seen."""
         if not self._url or seconds <= 0:
             return
         since = time.time()
         deadline = time.monotonic() + seconds
-        _say(f"the command failed: waiting up to {seconds:g} s for the last scrape (Ctrl-C ends this)")
+        _say(f"{why}: waiting up to {seconds:g} s for the last scrape (Ctrl-C ends this)")
         while time.monotonic() < deadline:
             received = signal.sigtimedwait(_PASSED_ON, 0.25)
             if received is not None and received.si_signo in _ASKED_TO_STOP:

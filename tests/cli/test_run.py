@@ -290,6 +290,26 @@ def test_lingers_until_the_last_scrape(tmp_path: Path) -> None:
         wait_until(lambda: serving(tmp_path) is None, "the exporter has ended")
 
 
+def test_who_saw_the_run_live_sees_its_good_end(tmp_path: Path) -> None:
+    """Or a monitoring would have to take it for a host that is gone; the scrape says that the process ended clean."""
+    go = tmp_path / "go"
+    trainer = (
+        f"import os,time,sglang_telemetry\nclass E:\n base_url='http://127.0.0.1:1'\n def update_policy(self): pass\n"
+        f"e=E()\nsglang_telemetry.instrument(e,run='r',sinks=[sglang_telemetry.JournalSink({str(tmp_path)!r})])\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
+    )
+    with running(tmp_path, sys.executable, "-c", trainer, options=("--linger", "60s")) as process:
+        wait_until(lambda: serving(tmp_path), "the exporter serves")
+        url = serving(tmp_path)
+        wait_until(lambda: 'weight_sync_process_up{rank="0",run="r"} 1' in get(f"{url}/metrics"), "it lives")
+        go.touch()
+        assert process.stderr is not None
+        while "the command ended: waiting up to 60 s for the last scrape" not in process.stderr.readline():
+            assert process.poll() is None
+        assert 'weight_sync_process_exits_total{how="clean",run="r"} 1' in get(f"{url}/metrics")
+        assert process.wait(20) == 0
+
+
 def _alive(pid: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()

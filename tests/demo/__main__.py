@@ -170,11 +170,13 @@ def phase_seconds(journals: Path) -> dict[str, list[float]]:
 
 
 def report(prometheus: Prometheus, story: Story) -> tuple[int, dict[str, int]]:
-    """Print the tables; the number of syncs, and of failures by cause."""
-    syncs = int(prometheus.value(f'sum(weight_sync_attempts_total{{run="{RUN}"}})') or 0)
+    """Print the tables; the number of syncs, and of failures by cause. The exporter may be gone: what was seen last."""
+    syncs = int(prometheus.value(f'sum(last_over_time(weight_sync_attempts_total{{run="{RUN}"}}[10m]))') or 0)
     failures = {
         one["metric"]["cause"]: int(float(one["value"][1]))
-        for one in prometheus.query(f'sum by (cause) (weight_sync_failures_total{{run="{RUN}"}}) > 0')
+        for one in prometheus.query(
+            f'sum by (cause) (last_over_time(weight_sync_failures_total{{run="{RUN}"}}[10m])) > 0'
+        )
     }
     table = Table("phase", "p50", "p95", title=f"\n{syncs} syncs, {sum(failures.values())} failed")
     for phase, seconds in phase_seconds(story.training.journals).items():

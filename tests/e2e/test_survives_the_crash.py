@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sglang_telemetry.names import Env
 from tests.harness.answers import BUSY, Answers
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
@@ -28,7 +27,7 @@ def die(folder: Path, how: str, count: int, url: str, run: str = "dying") -> Non
         [sys.executable, "-m", "tests.harness.dying_trainer", str(folder), how, str(count), url],
         check=False,
         timeout=60,
-        env=os.environ | {Env.RUN: run},
+        env=os.environ | {"DYING_RUN": run},
     )
 
 

@@ -53,7 +53,7 @@ def die(folder: str, how: str, url: str) -> None:
     if how == "kill_in_request":
         engine.http = _Killer()  # type: ignore[assignment]
     sglang_telemetry.instrument(
-        engine, run=os.environ.get("SGLANG_TELEMETRY_RUN", "dying"), sinks=[sglang_telemetry.JournalSink(folder)]
+        engine, run=os.environ.get("DYING_RUN", "dying"), sinks=[sglang_telemetry.JournalSink(folder)]
     )
     try:
         engine.update_policy(None)
