@@ -111,6 +111,7 @@ def test_later_success_resolves(stack: Stack) -> None:
         die(stack.journals, "raise", 1, server.url)
         wait_until(lambda: stack.webhook.of("firing"), "the page", timeout=60)
         die(stack.journals, "raise", 1, server.url)
+        stack.webhook.wait_for("resolved", alertname="WeightSyncFailed")
         wait_until(lambda: stack.prometheus.alerts() == [], "no alert is left", timeout=60)
 
 

@@ -43,6 +43,7 @@ def main(folder: str, how: str, count: int, url: str) -> None:
         pid = os.fork()
         if pid == 0:
             die(folder, how, url)
+            return  # its sync went well, and so does its end
         os.waitpid(pid, 0)
 
 
