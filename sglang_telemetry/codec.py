@@ -69,12 +69,9 @@ def converter(hint: Any) -> Callable[[Any], Any]:
         return lambda value: tuple(item(one) for one in value)
     if origin is deque:
         return lambda value: deque(value, maxlen=_KEPT)
-    if origin is dict and args[0] is int:
-        entry = converter(args[1])
-        return lambda value: {int(key): entry(one) for key, one in value.items()}
-    if origin is dict and dataclasses.is_dataclass(args[1]):
-        entry = converter(args[1])
-        return lambda value: {key: entry(one) for key, one in value.items()}
+    if origin is dict:  # JSON has no other keys than text
+        name, entry = int if args[0] is int else converter(args[0]), converter(args[1])
+        return lambda value: {name(key): entry(one) for key, one in value.items()}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         members, fallback = {member.value: member for member in hint}, _FALLBACK[hint]
         return lambda value: members.get(value, fallback)

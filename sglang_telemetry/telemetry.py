@@ -5,7 +5,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 
 from sglang_telemetry.events import Identity, ProcessEnded, ProcessStarted, Target
 from sglang_telemetry.identity import IdentitySource
@@ -19,6 +18,7 @@ from sglang_telemetry.sinks.log import LogSink
 from sglang_telemetry.sinks.protocol import Sink
 from sglang_telemetry.text import clean, server_of
 from sglang_telemetry.timeline import Clock, SystemClock
+from sglang_telemetry.version import own_version
 
 _OFF = frozenset({"1", "true", "yes", "on"})
 _ON = frozenset({"", "0", "false", "no", "off"})
@@ -277,10 +277,8 @@ def _enabled(environ: Mapping[str, str]) -> tuple[bool, str | None]:
 
 def _versions() -> dict[str, str]:
     """Versions of what matters here, of modules that are imported already; nothing is imported for it."""
-    try:
-        found = {"sglang-telemetry": metadata.version("sglang-telemetry")}
-    except metadata.PackageNotFoundError:
-        found = {}
+    own = own_version()
+    found = {} if own is None else {"sglang-telemetry": own}
     for name in ("torch", "transformers", "requests"):
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:

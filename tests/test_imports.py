@@ -14,12 +14,13 @@ PACKAGE = "sglang_telemetry"
 ROOT = Path(sglang_telemetry.__file__).parent
 
 # What each room may import of ours; a room is a folder, or a module that lies in the package itself.
-FOUNDATIONS = {"names", "causes", "events", "text", "timeline", "platform", "trace_ids"}
+FOUNDATIONS = {"names", "causes", "events", "text", "timeline", "platform", "trace_ids", "version"}
 ALLOWED: dict[str, set[str]] = {
     "names": set(),
     "causes": set(),
     "text": set(),
     "platform": set(),
+    "version": set(),
     "events": {"names", "causes"},
     "timeline": {"names", "events"},
     "trace_ids": {"events"},

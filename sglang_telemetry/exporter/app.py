@@ -224,8 +224,7 @@ class Exporter:
         before = time.time() - self._settings.retention_seconds
         self._changed = self._metrics.tally.forget(ended_before=before)
         if self._changed:
-            states = self._metrics.tally.processes.values()
-            self._probes.forget(but={state.target.server or "" for state in states})
+            self._probes.forget(but=self._metrics.tally.targets())
         paths = segments(self._settings.folder)
         last = {stem_of(path): path for path in paths}
         sizes = {path: _stat(path) for path in paths}

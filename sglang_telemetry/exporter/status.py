@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sglang_telemetry.events import Event, ProcessLost, ServerSeen, SyncRecord
-from sglang_telemetry.names import SERVER_RESTARTS, Component, Result
+from sglang_telemetry.names import Component, Result
 from sglang_telemetry.sinks.tally import ProcessState, Tally
 
 _KEPT = 20
@@ -50,7 +50,6 @@ class RecentFailures:
 def render(tally: Tally, recent: RecentFailures, *, folder: str, now: float) -> str:
     """The page as HTML; every text from outside is escaped."""
     failures, lost = recent.lists()
-    restarts = tally.counters.get(SERVER_RESTARTS.name, {})
     rows = sorted(tally.processes.values(), key=lambda one: (one.identity.run, one.alive is False, one.identity.rank))
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
@@ -66,7 +65,7 @@ def render(tally: Tally, recent: RecentFailures, *, folder: str, now: float) -> 
         "<h2>Servers of live runs</h2>",
         _table(
             ("server", "up", "ready", "SGLang", "runs the last synced weights", "restarts seen", "looked at"),
-            [_server(one, restarts.get((server,), 0), now) for server, one in tally.live_servers().items()],
+            [_server(one, tally.restarts(server), now) for server, one in tally.live_servers().items()],
             "None was looked at: no run is live, or looking is switched off.",
         ),
         "<h2>Last failed syncs</h2>",
@@ -86,14 +85,13 @@ def render(tally: Tally, recent: RecentFailures, *, folder: str, now: float) -> 
 
 def servers_of(tally: Tally) -> dict[str, Any]:
     """What was seen last of the servers of live runs, as ``/healthz`` says it."""
-    restarts = tally.counters.get(SERVER_RESTARTS.name, {})
     return {
         server: {
             "up": seen.up,
             "ready": seen.ready,
             "version": seen.version,
             "current": dict(seen.current),
-            "restarts": restarts.get((server,), 0),
+            "restarts": tally.restarts(server),
             "seen_at": seen.at,
         }
         for server, seen in tally.live_servers().items()

@@ -9,9 +9,10 @@ import socket
 import ssl
 from collections.abc import Callable
 from http.client import HTTPResponse
-from importlib import metadata
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+from sglang_telemetry.version import own_version
 
 CONNECT_SECONDS = 1.0
 """Longest wait for one of the addresses of a host."""
@@ -101,10 +102,8 @@ def _unverified() -> ssl.SSLContext:
 
 
 def _agent() -> str:
-    try:
-        return f"sglang-telemetry/{metadata.version('sglang-telemetry')}"
-    except metadata.PackageNotFoundError:
-        return "sglang-telemetry"
+    version = own_version()
+    return f"sglang-telemetry/{version}" if version is not None else "sglang-telemetry"
 
 
 class _Bounded(io.RawIOBase):

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from sglang_telemetry import names
-from sglang_telemetry.events import Event
+from sglang_telemetry.events import Event, ServerSeen
 from sglang_telemetry.names import Component, Exit, Metric
 from sglang_telemetry.sinks.tally import Buckets, Labels, ProcessState, Tally
 
@@ -67,11 +67,12 @@ class MetricsSink(Collector):
     def collect(self) -> Iterator[Family]:
         """All families as of now."""
         with self._lock:
-            gauges = _gauges(self.tally)
-            families = [self._family(metric, gauges) for metric in names.METRICS]
+            servers = self.tally.live_servers()
+            gauges = _gauges(self.tally, servers)
+            families = [self._family(metric, gauges, servers) for metric in names.METRICS]
         yield from families
 
-    def _family(self, metric: Metric, gauges: dict[str, dict[Labels, float]]) -> Family:
+    def _family(self, metric: Metric, gauges: dict[str, dict[Labels, float]], servers: dict[str, ServerSeen]) -> Family:
         if metric.kind == "counter":
             counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for labels, count in self.tally.counters.get(metric.name, {}).items():
@@ -83,7 +84,7 @@ class MetricsSink(Collector):
                 histogram.add_metric(labels, _cumulated(buckets), buckets.sum)
             return histogram
         if metric.kind == "info":
-            return _info(metric, _servers(self.tally) if metric is names.SERVER_INFO else _runs(self.tally))
+            return _info(metric, _servers(servers) if metric is names.SERVER_INFO else _runs(self.tally))
         gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
         series: dict[Labels, float] = gauges.get(metric.name) or self.tally.stamps.get(metric.name, {})
         for labels, value in series.items():
@@ -105,9 +106,10 @@ def _cumulated(buckets: Buckets) -> list[tuple[str, float] | tuple[str, float, E
     return rows
 
 
-def _gauges(tally: Tally) -> dict[str, dict[Labels, float]]:
+def _gauges(tally: Tally, servers: dict[str, ServerSeen]) -> dict[str, dict[Labels, float]]:
     """What is going on, read off the processes; of two that speak for the same series, the later one wins."""
     gauges: dict[str, dict[Labels, float]] = {metric.name: {} for metric in (*_LIVE, names.PROCESS_UP)}
+    ranks: dict[Labels, ProcessState] = {}
     for state in sorted(tally.processes.values(), key=lambda state: (state.alive is not False, state.started_at)):
         place = (state.identity.run, str(state.identity.rank))
         gauges[names.PROCESS_UP.name].pop(place, None)
@@ -115,16 +117,16 @@ def _gauges(tally: Tally) -> dict[str, dict[Labels, float]]:
             gauges[names.PROCESS_UP.name][place] = float(state.alive)
         if state.alive is False:
             continue
-        gauges[names.ACTIVE.name][place] = float(state.active)
-        for by_phase in (names.ACTIVE_PHASE, names.ACTIVE_PHASE_START):  # of an earlier process of this rank
-            gauges[by_phase.name] = {key: one for key, one in gauges[by_phase.name].items() if key[:2] != place}
-        if state.active and state.phase is not None:
-            gauges[names.ACTIVE_PHASE.name][(*place, state.phase.value)] = 1.0
-            if state.phase_at is not None:
-                gauges[names.ACTIVE_PHASE_START.name][(*place, state.phase.value)] = state.phase_at
+        ranks[place] = state
         if state.coordinator:
             _coordinator(gauges, state)
-    for server, seen in tally.live_servers().items():
+    for rank, state in ranks.items():
+        gauges[names.ACTIVE.name][rank] = float(state.active)
+        if state.active and state.phase is not None:
+            gauges[names.ACTIVE_PHASE.name][(*rank, state.phase.value)] = 1.0
+            if state.phase_at is not None:
+                gauges[names.ACTIVE_PHASE_START.name][(*rank, state.phase.value)] = state.phase_at
+    for server, seen in servers.items():
         gauges[names.SERVER_UP.name][(server,)] = float(seen.up)
         if seen.ready is not None:
             gauges[names.SERVER_READY.name][(server,)] = float(seen.ready)
@@ -157,8 +159,8 @@ def _info(metric: Metric, rows: set[Labels]) -> InfoMetricFamily:
     return family
 
 
-def _servers(tally: Tally) -> set[Labels]:
-    return {(server, seen.version) for server, seen in tally.live_servers().items() if seen.version is not None}
+def _servers(servers: dict[str, ServerSeen]) -> set[Labels]:
+    return {(server, seen.version) for server, seen in servers.items() if seen.version is not None}
 
 
 def _runs(tally: Tally) -> set[Labels]:

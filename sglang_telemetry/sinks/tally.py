@@ -158,6 +158,14 @@ class Tally:
                 found[server] = replace(seen, current={run: seen.current[run] for run in runs & seen.current.keys()})
         return found
 
+    def targets(self) -> set[str]:
+        """The servers that known runs sync to, also those that have ended."""
+        return {state.target.server for state in self.processes.values() if state.target.server is not None}
+
+    def restarts(self, server: str) -> int:
+        """Restarts of that server that were noticed."""
+        return self.counters.get(names.SERVER_RESTARTS.name, {}).get((server,), 0)
+
     def forget(self, *, ended_before: float) -> bool:
         """Drop processes that ended before that Unix time, and runs and servers of which no process is left.
 
@@ -170,7 +178,7 @@ class Tally:
         for key in over:
             del self.processes[key]
         runs = {key[0] for key in self.processes}
-        servers = {state.target.server or "" for state in self.processes.values()}
+        servers = self.targets()
         self.servers = {server: seen for server, seen in self.servers.items() if server in servers}
         self.counters = {name: _left(name, series, runs, servers) for name, series in self.counters.items()}
         self.stamps = {name: _left(name, series, runs, servers) for name, series in self.stamps.items()}
