@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.names import METRICS
 from tests.e2e.by_cause import RECEIVERS, ROWS, Row
-from tests.harness.assets import RULES
+from tests.harness.assets import alerts
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,11 +32,8 @@ def causes_table() -> str:
 
 def alerts_table() -> str:
     """All alerts of the rules: who is told, after which time, of what."""
-    rows = ["| alert | severity | tells | after | says |", "|---|---|---|---|---|"]
-    for path in RULES:
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            rows += [_alert(rule) for rule in group["rules"] if "alert" in rule]
-    return "\n".join(rows)
+    head = ["| alert | severity | tells | after | says |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *map(_alert, alerts())])
 
 
 def _alert(rule: dict[str, Any]) -> str:

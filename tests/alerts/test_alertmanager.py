@@ -1,28 +1,20 @@
 """The Alertmanager example, judged by Debian's own tool: valid, and routed as meant."""
 
 import re
-import subprocess
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.harness.assets import ALERTMANAGER, RULES
-from tests.harness.processes import tool
+from tests.harness.assets import ALERTMANAGER, alerts
+from tests.harness.processes import output_of
 
 CONFIGURATION: dict[str, Any] = yaml.safe_load(ALERTMANAGER.read_text())
 
 
-def amtool(*arguments: str) -> str:
-    """What amtool prints; it has to be content."""
-    done = subprocess.run([tool("amtool"), *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_configuration_is_valid() -> None:
     """amtool's check, templates included."""
-    amtool("check-config", str(ALERTMANAGER))
+    output_of("amtool", "check-config", str(ALERTMANAGER))
 
 
 @pytest.mark.parametrize(
@@ -39,13 +31,12 @@ def test_configuration_is_valid() -> None:
 def test_routes(labels: tuple[str, ...], receiver: str) -> None:
     """Who gets what."""
     route = ("config", "routes", "test", f"--config.file={ALERTMANAGER}", f"--verify.receivers={receiver}")
-    amtool(*route, *labels)
+    output_of("amtool", *route, *labels)
 
 
 def alerts_of_the_rules() -> list[dict[str, str]]:
     """The labels that each alert has by its rule."""
-    rules = [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
-    return [{"alertname": rule["alert"], **rule["labels"]} for rule in rules if "alert" in rule]
+    return [{"alertname": rule["alert"], **rule["labels"]} for rule in alerts()]
 
 
 def test_each_alert_has_its_route() -> None:
@@ -55,7 +46,7 @@ def test_each_alert_has_its_route() -> None:
     seen = {
         labels["alertname"] + labels.get("reason", "") + labels.get("how", "") + labels["severity"]: (
             labels["severity"],
-            amtool(*route, *(f"{name}={value}" for name, value in labels.items())).strip(),
+            output_of("amtool", *route, *(f"{name}={value}" for name, value in labels.items())).strip(),
         )
         for labels in alerts_of_the_rules()
     }

@@ -3,7 +3,6 @@
 Nobody is woken, and nothing is written to the chat. That the same day can fail is shown by putting one failure into it.
 """
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +10,9 @@ import pytest
 import yaml
 
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.names import METRICS
 from tests.alerts.simulation import SCRAPE, Life, series
-from tests.harness.assets import RULES
-from tests.harness.processes import tool
+from tests.harness.assets import RULES, rules, samples
+from tests.harness.processes import output_of
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -71,17 +69,10 @@ GAPS = [(hour * HOUR + 7 * hour, hour * HOUR + 7 * hour + SCRAPE) for hour in ra
 ]
 
 
-def rules() -> list[dict[str, str]]:
-    """All rules."""
-    return [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
-
-
 def used() -> frozenset[str]:
     """Names of samples that a rule asks for."""
     text = " ".join(rule["expr"] for rule in rules())
-    suffixes = ("", "_total", "_info", "_bucket", "_sum", "_count")
-    names = {metric.name + suffix for metric in METRICS for suffix in suffixes}
-    return frozenset(name for name in names if name in text)
+    return frozenset(name for name in samples() if name in text)
 
 
 def fired(folder: Path, lives: list[Life], expected: dict[str, float]) -> None:
@@ -115,8 +106,7 @@ def fired(folder: Path, lives: list[Life], expected: dict[str, float]) -> None:
     }
     path = folder / "day_test.yml"
     path.write_text(yaml.safe_dump(test))
-    done = subprocess.run([tool("promtool"), "test", "rules", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of("promtool", "test", "rules", str(path))
 
 
 @pytest.mark.timeout(600)

@@ -1,51 +1,34 @@
 """The alert rules, judged by Debian's own tools; runbooks and alerts fit together."""
 
 import re
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.names import METRICS
-from tests.harness.assets import ALERTS, RULES
-from tests.harness.processes import tool
+from tests.harness.assets import ALERTS, RULES, alerts, recorded, rules, samples
+from tests.harness.processes import output_of
 from tests.harness.promql import asked_for, queries_in
 
 TESTS = sorted((ALERTS / "tests").glob("*.yml"))
-
-
-def rules() -> list[dict[str, Any]]:
-    """All rules of all files."""
-    return [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
-
-
-def alerts() -> list[dict[str, Any]]:
-    """Those that alert."""
-    return [rule for rule in rules() if "alert" in rule]
 
 
 def names() -> set[str]:
     return {rule["alert"] for rule in alerts()}
 
 
-def check(*command: str) -> None:
-    done = subprocess.run([tool(command[0]), *command[1:]], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)
 def test_rules_are_valid(path: Path) -> None:
     """promtool's check, with all its lints."""
-    check("promtool", "check", "rules", "--lint=all", "--lint-fatal", str(path))
+    output_of("promtool", "check", "rules", "--lint=all", "--lint-fatal", str(path))
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
 def test_rules_fire_and_stay_silent(path: Path) -> None:
     """promtool's unit tests."""
-    check("promtool", "test", "rules", str(path))
+    output_of("promtool", "test", "rules", str(path))
 
 
 def test_most_cases_assert_silence() -> None:
@@ -98,17 +81,11 @@ def test_names_of_recorded_series() -> None:
 
 def test_only_our_metrics_are_asked_for() -> None:
     """With labels that they have; also in the queries of annotations, which no tool looks into."""
-    suffixes = {"histogram": ("_bucket", "_sum", "_count")}
-    known = {
-        one.served_as + suffix: {*one.labels, *(["le"] if suffix == "_bucket" else [])}
-        for one in METRICS
-        for suffix in suffixes.get(one.kind, ("",))
-    }
-    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    known, made = samples(), recorded()
     for rule in rules():
         texts = [rule["expr"], *(text for one in rule.get("annotations", {}).values() for text in queries_in(one))]
         for metric, labels in [item for text in texts for item in asked_for(text).items()]:
-            if metric not in recorded:
+            if metric not in made:
                 assert labels <= known[metric], (metric, rule)
 
 

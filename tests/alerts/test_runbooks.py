@@ -12,19 +12,14 @@ from sglang_telemetry.assets.options import find_options
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.cli.main import main
 from sglang_telemetry.names import METRICS
-from tests.harness.processes import tool
+from tests.harness.assets import ALERTS, RULES, alerts, recorded, samples
+from tests.harness.processes import output_of
 
-ALERTS = Path(__file__).parents[2] / "alerts"
-RULES = {path.name: path.read_text() for path in sorted((ALERTS / "rules").glob("*.yml"))}
 RUNBOOKS = sorted((ALERTS / "runbooks").glob("*.md"))
 FAILED = ALERTS / "runbooks" / "WeightSyncFailed.md"
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Prevention"]
 
 each_runbook = pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
-
-
-def rules() -> list[dict[str, object]]:
-    return [rule for text in RULES.values() for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -41,8 +36,7 @@ def anchors(text: str) -> set[str]:
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
     """The file's name is the alert's, and every alert links to it."""
-    alerts = {str(rule["alert"]) for rule in rules() if "alert" in rule}
-    assert {path.stem for path in RUNBOOKS} == alerts
+    assert {path.stem for path in RUNBOOKS} == {rule["alert"] for rule in alerts()}
 
 
 @each_runbook
@@ -62,7 +56,7 @@ def test_what_a_person_needs_at_3_am(path: Path) -> None:
 @each_runbook
 def test_options_are_the_rules(path: Path) -> None:
     """Each threshold of the alert is named with its default, and nothing else is."""
-    options = find_options(RULES)
+    options = find_options({path.name: path.read_text() for path in RULES})
     prevention = path.read_text().partition("\n## Prevention\n")[2].partition("\n## ")[0]
     named = dict(re.findall(r"`([a-z]\w*)` \(([^)]+)\)", prevention))
     assert named == {name: one.default for name, one in options.items() if path.stem in one.rules}
@@ -82,12 +76,8 @@ def test_settings_can_be_exported(path: Path, tmp_path: Path, capsys: pytest.Cap
 @each_runbook
 def test_metrics_exist(path: Path) -> None:
     """Each metric is one that the exporter or a recording rule makes, or SGLang's or Prometheus's own."""
-    known = {metric.served_as for metric in METRICS}
-    histograms = [metric.name for metric in METRICS if metric.kind == "histogram"]
-    known |= {name + end for name in histograms for end in ("_bucket", "_sum", "_count")}
-    known |= {str(rule["record"]) for rule in rules() if "record" in rule}
     used = set(re.findall(r"(?<![\w:])(?:[a-z_]+:)*weight_sync_\w*[a-z0-9](?![\w(])(?::\w+)*", path.read_text()))
-    assert used <= known
+    assert used <= samples().keys() | {metric.served_as for metric in METRICS} | recorded()
 
 
 @each_runbook
@@ -131,9 +121,7 @@ def test_promql_is_valid(tmp_path: Path) -> None:
     assert len(queries) > 40
     groups = [{"name": "q", "rules": [{"record": f"q:{n}", "expr": query} for n, query in enumerate(queries)]}]
     (tmp_path / "q.yml").write_text(yaml.safe_dump({"groups": groups}))
-    command = [tool("promtool"), "check", "rules", "--lint=none", str(tmp_path / "q.yml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of("promtool", "check", "rules", "--lint=none", str(tmp_path / "q.yml"))
 
 
 def test_commands_exist() -> None:

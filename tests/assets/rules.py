@@ -1,10 +1,9 @@
 """A small rule file with all forms that the real ones may have, and what the tools say of a text."""
 
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.harness.processes import tool
+from tests.harness.processes import output_of
 
 SMALL = """\
 # A line in a comment that names "# option: nothing" is none; weight_sync_active neither.
@@ -49,14 +48,7 @@ def promtool_accepts(text: str, folder: Path) -> None:
     """promtool's check of a rule file."""
     path = folder / "checked.yml"
     path.write_text(text)
-    run("promtool", "check", "rules", str(path))
-
-
-def run(name: str, *arguments: str) -> str:
-    """Output of one of Debian's tools, which has to be content."""
-    done = subprocess.run([tool(name), *arguments], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    output_of("promtool", "check", "rules", str(path), timeout=60)
 
 
 def changed_lines(before: str, after: str) -> list[tuple[str, str]]:

@@ -14,7 +14,9 @@ from sglang_telemetry.assets.matchers import parse_matchers
 from sglang_telemetry.assets.options import find_options, set_options
 from sglang_telemetry.assets.source import load
 from sglang_telemetry.assets.values import as_duration, is_duration, milliseconds
-from tests.assets.rules import changed_lines, run
+from tests.assets.rules import changed_lines
+from tests.harness.assets import rules_in
+from tests.harness.processes import output_of
 
 ASSETS = load()
 OPTIONS = find_options(ASSETS.rules)
@@ -26,12 +28,7 @@ def check(rules: dict[str, str], folder: Path) -> None:
     """promtool over all files at once."""
     for name, text in rules.items():
         (folder / name).write_text(text)
-    run("promtool", "check", "rules", *(str(folder / name) for name in rules))
-
-
-def all_rules(rules: dict[str, str]) -> list[dict[str, Any]]:
-    """The rules of all files."""
-    return [one for text in rules.values() for group in yaml.safe_load(text)["groups"] for one in group["rules"]]
+    output_of("promtool", "check", "rules", *(str(folder / name) for name in rules), timeout=60)
 
 
 def everything(chosen: Format) -> ExportSettings:
@@ -97,7 +94,7 @@ def test_the_projects_rule_tests_pass_over_the_export(tmp_path: Path) -> None:
         (tmp_path / path).write_text(text)
     shutil.copytree(ALERTS / "tests", tmp_path / "tests")
     shortest = min((tmp_path / "tests").glob("*.yml"), key=lambda path: path.stat().st_size)
-    run("promtool", "test", "rules", str(shortest))
+    output_of("promtool", "test", "rules", str(shortest), timeout=60)
 
 
 @pytest.mark.parametrize("chosen", Format)
@@ -129,8 +126,8 @@ def test_select_is_in_every_selector(tmp_path: Path) -> None:
     }
     check(rules, tmp_path)
     text = ",".join(map(str, matchers))
-    queries = [str(one["expr"]) for one in all_rules(rules)]
-    annotations = [value for one in all_rules(rules) for value in one.get("annotations", {}).values()]
+    queries = [str(one["expr"]) for one in rules_in(rules.values())]
+    annotations = [value for one in rules_in(rules.values()) for value in one.get("annotations", {}).values()]
     queries += [
         literal.replace('\\"', '"').replace("\\\\", "\\")
         for value in annotations
@@ -162,7 +159,7 @@ def test_select_touches_nothing_else() -> None:
 def test_links_and_labels_reach_every_alert() -> None:
     """No link is left relative, and no alert is without the label."""
     files = exported(ASSETS, everything(Format.PROMETHEUS))
-    alerts = [one for one in all_rules({path: files[path] for path in files if "rules/" in path}) if "alert" in one]
+    alerts = [one for one in rules_in(text for path, text in files.items() if "rules/" in path) if "alert" in one]
     assert alerts
     for one in alerts:
         assert one["labels"]["team"] == 'r"l: #{'
@@ -177,5 +174,5 @@ def test_links_and_labels_reach_every_alert() -> None:
 def test_labels_reach_no_record() -> None:
     """A recording rule's series stay what the alerts ask for."""
     files = exported(ASSETS, everything(Format.PROMETHEUS))
-    records = [one for one in all_rules({path: files[path] for path in files if "rules/" in path}) if "record" in one]
+    records = [one for one in rules_in(text for path, text in files.items() if "rules/" in path) if "record" in one]
     assert [one for one in records if "team" in one.get("labels", {})] == []

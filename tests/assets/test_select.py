@@ -10,7 +10,8 @@ import yaml
 from sglang_telemetry.assets.error import AssetError
 from sglang_telemetry.assets.matchers import Matcher, parse_matchers
 from sglang_telemetry.assets.select import add_matchers
-from tests.assets.rules import SMALL, changed_lines, promtool_accepts, run
+from tests.assets.rules import SMALL, changed_lines, promtool_accepts
+from tests.harness.processes import output_of
 
 RL = parse_matchers('job="rl"')
 HOSTILE = [
@@ -92,7 +93,7 @@ groups:
         ],
     }
     (tmp_path / "t.yml").write_text(yaml.safe_dump({"rule_files": ["r.yml"], "tests": [case]}))
-    run("promtool", "test", "rules", str(tmp_path / "t.yml"))
+    output_of("promtool", "test", "rules", str(tmp_path / "t.yml"), timeout=60)
 
 
 @pytest.mark.parametrize(

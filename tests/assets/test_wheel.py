@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.assets.rules import run
+from tests.harness.processes import output_of
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("rules", "alertmanager", "runbooks", "dashboards")
@@ -81,5 +81,5 @@ def test_installed_and_run(wheel: Path, tmp_path: Path) -> None:
     found = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert found == {path: data for kind in KINDS for path, data in written(kind).items()}
     assert said.splitlines()[-1] == f"assets ok: {len(found)} files written to {out}"
-    run("promtool", "check", "rules", *(str(path) for path in sorted((out / "rules").glob("*.yml"))))
-    run("amtool", "check-config", str(out / "alertmanager" / "alertmanager.yml"))
+    output_of("promtool", "check", "rules", *(str(path) for path in sorted((out / "rules").glob("*.yml"))), timeout=60)
+    output_of("amtool", "check-config", str(out / "alertmanager" / "alertmanager.yml"), timeout=60)

@@ -9,8 +9,8 @@ import yaml
 
 from sglang_telemetry.assets.options import find_options
 from sglang_telemetry.assets.source import load
-from tests.assets.rules import run as tool
 from tests.harness.mounts import tmpfs
+from tests.harness.processes import output_of
 
 OPTION = next(one for one in find_options(load().rules).values() if one.timed)
 
@@ -42,11 +42,11 @@ def test_export(tmp_path: Path) -> None:
     head, *lines, last = done.stdout.splitlines()
     assert head == "prometheus.yml, if it is not there yet:"
     (tmp_path / "prometheus.yml").write_text("\n".join(line[2:] for line in lines) + "\n")
-    said = tool("promtool", "check", "config", str(tmp_path / "prometheus.yml"))
+    said = output_of("promtool", "check", "config", str(tmp_path / "prometheus.yml"), timeout=60)
     assert f"{len(load().rules)} rule files found" in said
     count = sum(path.is_file() for path in (tmp_path / "out").rglob("*"))
     assert last == f"assets ok: {count} files written to {tmp_path}/out"
-    tool("amtool", "check-config", str(tmp_path / "out/alertmanager/alertmanager.yml"))
+    output_of("amtool", "check-config", str(tmp_path / "out/alertmanager/alertmanager.yml"), timeout=60)
 
 
 def test_again(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
     """What is printed can be used as it is."""
     done = assets("export", tmp_path / "it's here: #1")
     (tmp_path / "prometheus.yml").write_text("\n".join(line[2:] for line in done.stdout.splitlines()[1:3]) + "\n")
-    assert "rule files found" in tool("promtool", "check", "config", str(tmp_path / "prometheus.yml"))
+    assert "rule files found" in output_of("promtool", "check", "config", str(tmp_path / "prometheus.yml"), timeout=60)
     line = assets("export", tmp_path / "it's here: #2", "--format", "mimir").stdout.splitlines()[0]
     command = line.removeprefix("load: mimirtool rules load ")
     listed = subprocess.run(["sh", "-c", f"ls {command}"], capture_output=True, text=True, check=True).stdout

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import requests
 import torch
-import yaml
 
 import sglang_telemetry
 from sglang_telemetry.testing import FakeSGLang, Fault
 from tests.e2e.test_survives_the_crash import die
-from tests.harness.assets import RULES
+from tests.harness.assets import recorded, rules
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
 from tests.harness.promql import asked_for, queries_in
@@ -75,30 +74,16 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[s
         yield seen
 
 
-def rules() -> list[Any]:
-    """One parameter a rule: its name, and all PromQL in it."""
+def asked() -> list[Any]:
+    """One parameter a rule: all PromQL in it."""
     found = []
-    for path in RULES:
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            for rule in group["rules"]:
-                annotations = rule.get("annotations", {}).values()
-                texts = [rule["expr"], *(text for one in annotations for text in queries_in(one))]
-                found.append(pytest.param(texts, id=f"{path.stem}-{rule.get('alert') or rule.get('record')}"))
+    for rule in rules():
+        texts = [rule["expr"], *(text for one in rule.get("annotations", {}).values() for text in queries_in(one))]
+        found.append(pytest.param(texts, id=rule.get("alert") or rule["record"]))
     return found
 
 
-def recorded() -> set[str]:
-    """Names that recording rules make."""
-    return {
-        rule["record"]
-        for path in RULES
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
-        if "record" in rule
-    }
-
-
-@pytest.mark.parametrize("texts", rules())
+@pytest.mark.parametrize("texts", asked())
 def test_metrics_and_labels_exist(texts: list[str], scrape: dict[str, set[str]]) -> None:
     """Of a recorded series only the name is looked at: its labels are in its own rule."""
     known = recorded() | GIVEN_BY_PROMETHEUS

@@ -35,6 +35,14 @@ def tool(name: str) -> str:
     return str(path)
 
 
+def output_of(name: str, *arguments: str, timeout: float | None = None) -> str:
+    """What one of Debian's tools prints; it has to be content."""
+    command = [tool(name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 class Child:
     """A daemon whose output goes to a file.
 
