@@ -62,6 +62,21 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
+def served_at(folder: Path) -> str:
+    """Where the exporter of that folder serves, when it does; until then its URL is empty."""
+    wait_until(lambda: serving(folder), "the exporter serves")
+    url = serving(folder)
+    assert url is not None
+    return url
+
+
+def read_until(process: "subprocess.Popen[str]", words: str) -> None:
+    """Read what it says, up to the line with these words."""
+    assert process.stderr is not None
+    while words not in process.stderr.readline():
+        assert process.poll() is None
+
+
 @pytest.mark.parametrize("code", [0, 1, 77])
 def test_exit_code_is_the_commands(tmp_path: Path, code: int) -> None:
     """And its output is its own: ours goes to stderr."""
@@ -184,7 +199,7 @@ def test_exporter_that_is_there_is_used(tmp_path: Path) -> None:
 def test_exporter_outlives_its_run_as_long_as_it_is_needed(tmp_path: Path) -> None:
     """Two runs on one folder: the first one's end does not take the metrics from the second."""
     with running(tmp_path, "sleep", "60") as first:
-        wait_until(lambda: serving(tmp_path), "the exporter serves")  # empty while it starts
+        served_at(tmp_path)
         with running(tmp_path, "sleep", "60") as second:
             wait_until(lambda: len(list(tmp_path.glob("launch-*.jsonl"))) == 2, "the second run has begun")
             url = serving(tmp_path)
@@ -277,14 +292,10 @@ def test_lingers_until_the_last_scrape(tmp_path: Path) -> None:
             f"{server.url!r}])\nsys.exit(3)"
         )
         with running(tmp_path, sys.executable, "-c", trainer, options=("--linger", "60s")) as process:
-            wait_until(lambda: serving(tmp_path), "the exporter serves")  # empty while it starts
-            url = serving(tmp_path)
-            assert url is not None
+            url = served_at(tmp_path)
             get(f"{url}/metrics")
             go.touch()
-            assert process.stderr is not None
-            while "waiting up to 60 s for the last scrape" not in process.stderr.readline():
-                assert process.poll() is None
+            read_until(process, "waiting up to 60 s for the last scrape")
             assert 'cause="server_busy"' in get(f"{url}/metrics")
             assert process.wait(20) == 3
         wait_until(lambda: serving(tmp_path) is None, "the exporter has ended")
@@ -299,13 +310,10 @@ def test_who_saw_the_run_live_sees_its_good_end(tmp_path: Path) -> None:
         f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
     )
     with running(tmp_path, sys.executable, "-c", trainer, options=("--linger", "60s")) as process:
-        wait_until(lambda: serving(tmp_path), "the exporter serves")
-        url = serving(tmp_path)
+        url = served_at(tmp_path)
         wait_until(lambda: 'weight_sync_process_up{rank="0",run="r"} 1' in get(f"{url}/metrics"), "it lives")
         go.touch()
-        assert process.stderr is not None
-        while "the command ended: waiting up to 60 s for the last scrape" not in process.stderr.readline():
-            assert process.poll() is None
+        read_until(process, "the command ended: waiting up to 60 s for the last scrape")
         assert 'weight_sync_process_exits_total{how="clean",run="r"} 1' in get(f"{url}/metrics")
         assert process.wait(20) == 0
 

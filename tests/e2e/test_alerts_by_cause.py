@@ -15,13 +15,11 @@ import pytest
 
 from sglang_telemetry.causes import FailureCause
 from tests.e2e.by_cause import ROWS, Alert, Row
-from tests.harness.alertmanager import Alertmanager
 from tests.harness.assets import impatient
-from tests.harness.exporter import ExporterProcess
 from tests.harness.incidents import provoke
 from tests.harness.processes import wait_until
-from tests.harness.prometheus import Prometheus
 from tests.harness.scene import Scene
+from tests.harness.stack import running_stack
 from tests.harness.webhook import Page, Webhook
 
 pytestmark = pytest.mark.timeout(300)
@@ -82,20 +80,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     """All rows have happened, and nothing more is to come. What did not come is for the tests to say."""
     folder, found = tmp_path_factory.mktemp("by_cause"), Outcome()
     with (
-        Webhook() as page,
-        Webhook() as chat,
-        Alertmanager(folder / "am", page=page.url, chat=chat.url) as alertmanager,
-        ExporterProcess(folder / "j", "--probe-interval", "1s") as exporter,
-        Prometheus(
-            folder / "p",
-            {"trainer": exporter.url.removeprefix("http://")},
-            rule_files=impatient(folder / "rules", FOR_SECONDS),
-            alertmanager=alertmanager.address,
-        ) as prometheus,
-        Scene(folder / "scene", folder / "j", prometheus) as scene,
+        running_stack(folder, "--probe-interval", "1s", rule_files=impatient(folder / "rules", FOR_SECONDS)) as stack,
+        Scene(folder / "scene", stack.journals, stack.prometheus) as scene,
     ):
-        receivers = {"page": page, "chat": chat}
-        prometheus.wait_for_target_up("trainer")
+        receivers, alertmanager, prometheus = (
+            {"page": stack.page, "chat": stack.chat},
+            stack.alertmanager,
+            stack.prometheus,
+        )
         happen(scene, found)
         rows = [row for row in ROWS if row.run not in found.skipped]
 

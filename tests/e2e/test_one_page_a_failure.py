@@ -7,21 +7,17 @@ group has been looked at again by now, and never by waiting for a time.
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sglang_telemetry.testing import FakeSGLang, Fault
-from tests.harness.alertmanager import Alertmanager
 from tests.harness.answers import BUSY, Answers
 from tests.harness.assets import impatient
-from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
-from tests.harness.prometheus import Prometheus
 from tests.harness.scene import Scene
+from tests.harness.stack import Stack, running_stack
 from tests.harness.training import ended, training
-from tests.harness.webhook import Webhook
 
 FOR_SECONDS = 5
 FAILURES = 10
@@ -29,39 +25,17 @@ RANKS = 8
 STAMP = "weight_sync_last_failure_timestamp_seconds"
 
 
-@dataclass
-class Stack:
-    """All that stands between a trainer and the two receivers."""
-
-    exporter: ExporterProcess
-    prometheus: Prometheus
-    alertmanager: Alertmanager
-    page: Webhook
-    chat: Webhook
-
-    def wait_for_group_interval(self) -> None:
-        """Until every group that has been sent by now was looked at again, by two alerts of a run that is none."""
-        for name in ("FirstWitness", "SecondWitness"):
-            self.alertmanager.post({"labels": {"alertname": name, "severity": "warning", "run": "witness"}})
-            self.chat.wait_for("firing", alertname=name)
-
-
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    with (
-        Webhook() as page,
-        Webhook() as chat,
-        Alertmanager(tmp_path / "am", page=page.url, chat=chat.url) as alertmanager,
-        ExporterProcess(tmp_path / "j") as exporter,
-        Prometheus(
-            tmp_path / "p",
-            {"trainer": exporter.url.removeprefix("http://")},
-            rule_files=impatient(tmp_path / "rules", FOR_SECONDS),
-            alertmanager=alertmanager.address,
-        ) as prometheus,
-    ):
-        prometheus.wait_for_target_up("trainer")
-        yield Stack(exporter, prometheus, alertmanager, page, chat)
+    with running_stack(tmp_path, rule_files=impatient(tmp_path / "rules", FOR_SECONDS)) as one:
+        yield one
+
+
+def wait_for_group_interval(stack: Stack) -> None:
+    """Until every group that has been sent by now was looked at again, by two alerts of a run that is none."""
+    for name in ("FirstWitness", "SecondWitness"):
+        stack.alertmanager.post({"labels": {"alertname": name, "severity": "warning", "run": "witness"}})
+        stack.chat.wait_for("firing", alertname=name)
 
 
 @pytest.mark.timeout(240)
@@ -73,7 +47,7 @@ def test_eight_ranks_one_notification(stack: Stack, tmp_path: Path) -> None:
         page = stack.page.wait_for("firing")
         wait_until(lambda: stack.exporter.total("weight_sync_process_exits_total") == RANKS, "all ranks are gone")
     stack.prometheus.wait_for_evaluations(FOR_SECONDS + 3)
-    stack.wait_for_group_interval()
+    wait_for_group_interval(stack)
     assert stack.page.pages == [page]
     assert page.labels["cause"] == "server_busy"
     assert stack.page.notifications == 1

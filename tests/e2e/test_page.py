@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,9 @@ from sglang_telemetry.events import Event, SyncStarted
 from sglang_telemetry.journal.reader import SegmentReader
 from sglang_telemetry.journal.retention import segments
 from tests.e2e.test_survives_the_crash import die
-from tests.harness.alertmanager import Alertmanager
 from tests.harness.answers import Answers
-from tests.harness.assets import RULES
-from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
-from tests.harness.prometheus import Prometheus
-from tests.harness.webhook import Webhook
+from tests.harness.stack import Stack, running_stack
 
 FIRING = 'ALERTS{alertname="WeightSyncFailed",alertstate="firing"}'
 TEXT = b'{"success":false,"message":"Weights were updated, but the cache was not flushed because ..."}'
@@ -31,26 +26,10 @@ def events(journals: Path) -> Iterator[Event]:
         reader.close()
 
 
-@dataclass
-class Stack:
-    """All that stands between a trainer and a phone."""
-
-    journals: Path
-    exporter: ExporterProcess
-    prometheus: Prometheus
-    webhook: Webhook
-
-
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    with Webhook() as webhook, Alertmanager(tmp_path / "am", page=webhook.url) as alertmanager:
-        with ExporterProcess(tmp_path / "j") as exporter:
-            target = exporter.url.removeprefix("http://")
-            with Prometheus(
-                tmp_path / "p", {"trainer": target}, rule_files=RULES, alertmanager=alertmanager.address
-            ) as prometheus:
-                prometheus.wait_for("up == 1")
-                yield Stack(tmp_path / "j", exporter, prometheus, webhook)
+    with running_stack(tmp_path) as one:
+        yield one
 
 
 def test_twenty_failures_twenty_pages(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,16 +45,16 @@ def test_twenty_failures_twenty_pages(stack: Stack, capsys: pytest.CaptureFixtur
             die(stack.journals, how, 1, server.url, run=f"run-{number}")  # a run is an incident of its own
             cause = "trainer_lost" if how == "kill_in_request" else "server_busy"
             wait_until(
-                lambda s=server, c=cause: stack.webhook.of("firing", server=s.server, cause=c),  # type: ignore[misc]
+                lambda s=server, c=cause: stack.page.of("firing", server=s.server, cause=c),  # type: ignore[misc]
                 f"the page of failure {number + 1}",
                 timeout=60,
             )
-            [page] = stack.webhook.of("firing", server=server.server)
+            [page] = stack.page.of("firing", server=server.server)
             took.append(page.at - failed_at)
-    assert len(stack.webhook.pages) == 20
+    assert len(stack.page.pages) == 20
     assert page.annotations["runbook_url"] == "runbooks/WeightSyncFailed.md#trainer_lost"
     begun = [event for event in events(stack.journals) if isinstance(event, SyncStarted)]
-    traces = {one.annotations["trace"] for one in stack.webhook.pages}
+    traces = {one.annotations["trace"] for one in stack.page.pages}
     assert traces == {event.trace_id for event in begun}
     assert len(traces) == 20
     assert page.annotations["first"].startswith("look for the out-of-memory killer")
@@ -88,7 +67,7 @@ def test_exporter_that_goes_away_does_not_resolve(stack: Stack) -> None:
     """The run and its exporter end, all series go stale at once: the alert goes on firing, nothing is resolved."""
     with Answers((400, TEXT)) as server:
         die(stack.journals, "raise", 1, server.url)
-        wait_until(lambda: stack.webhook.of("firing"), "the page", timeout=60)
+        wait_until(lambda: stack.page.of("firing"), "the page", timeout=60)
     stack.exporter.close()
     stack.prometheus.wait_for("up == 0")
     gone_at = time.time()
@@ -100,8 +79,8 @@ def test_exporter_that_goes_away_does_not_resolve(stack: Stack) -> None:
         "three more evaluations with the alert firing",
     )
     assert stack.prometheus.query("weight_sync_last_failure_timestamp_seconds") == []
-    assert stack.webhook.of("resolved") == []
-    assert len(stack.webhook.of("firing")) == 1
+    assert stack.page.of("resolved") == []
+    assert len(stack.page.of("firing")) == 1
 
 
 def test_later_success_resolves(stack: Stack) -> None:
@@ -109,9 +88,9 @@ def test_later_success_resolves(stack: Stack) -> None:
     busy = (400, TEXT)
     with Answers(busy, (200, b'{"success":true,"message":"ok"}')) as server:
         die(stack.journals, "raise", 1, server.url)
-        wait_until(lambda: stack.webhook.of("firing"), "the page", timeout=60)
+        wait_until(lambda: stack.page.of("firing"), "the page", timeout=60)
         die(stack.journals, "raise", 1, server.url)
-        stack.webhook.wait_for("resolved", alertname="WeightSyncFailed")
+        stack.page.wait_for("resolved", alertname="WeightSyncFailed")
         wait_until(lambda: stack.prometheus.alerts() == [], "no alert is left", timeout=60)
 
 
