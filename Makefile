@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SGLANG ?= fake
 KEEP ?= 0
 
-.PHONY: setup services demo test test-sglang lint bench assets
+.PHONY: setup services demo test test-sglang lint bench assets dashboards-preview
 
 setup: $(READY) services
 	@echo "setup ok: make demo | make test | make lint | make bench | make test-sglang"
@@ -32,11 +32,15 @@ test-sglang: $(READY)
 
 lint: $(READY)
 	@$(PY) -m ruff check --quiet . && $(PY) -m ruff format --quiet --check . && $(PY) -m mypy --no-error-summary
-	@$(PY) -m tests.generate --check
+	@$(PY) -m tests.generate --check && $(PY) -m dashboards.build --check
 	@echo "lint ok"
 
 bench: $(READY)
 	@$(PY) -m tests.bench
 
 assets: $(READY)
-	@$(PY) -m tests.generate
+	@$(PY) -m tests.generate && $(PY) -m dashboards.build
+
+# The scripted day in a real Prometheus, and every panel's query drawn: one picture a dashboard and state.
+dashboards-preview: $(READY) services
+	@$(PY) -m tests.dashboards.preview

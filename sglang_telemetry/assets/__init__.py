@@ -1,1 +1,1 @@
-"""The rule files, runbooks and the Alertmanager example as a site wants them: thresholds, selectors, links, format."""
+"""The rules, runbooks, dashboards and the Alertmanager example as a site wants them: thresholds, selectors, links."""

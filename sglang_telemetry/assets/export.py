@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sglang_telemetry.assets.annotate import add_base, add_labels
-from sglang_telemetry.assets.formats import Format, Kubernetes, rule_files
+from sglang_telemetry.assets.dashboards import edited_dashboard
+from sglang_telemetry.assets.formats import Format, Kubernetes, dashboard_files, rule_files
 from sglang_telemetry.assets.matchers import Matcher
 from sglang_telemetry.assets.options import set_options
 from sglang_telemetry.assets.select import add_matchers
@@ -35,7 +36,7 @@ class ExportSettings:
 
 
 def exported(assets: Assets, settings: ExportSettings) -> dict[str, str]:
-    """Text of each file by its path below the folder; with no wishes the rules are the assets' own, byte for byte.
+    """Text of each file by its path below the folder; with no wishes they are the assets' own, byte for byte.
 
     Raises:
         AssetError: A wish cannot be met.
@@ -43,12 +44,15 @@ def exported(assets: Assets, settings: ExportSettings) -> dict[str, str]:
     rules = set_options(assets.rules, settings.values)
     rules = {file: _edited(file, text, settings) for file, text in rules.items()}
     files = rule_files(rules, settings.format, settings.kubernetes)
-    for folder, texts in (
-        ("alertmanager", assets.alertmanager),
-        ("runbooks", assets.runbooks),
-        ("dashboards", assets.dashboards),
-    ):
+    for folder, texts in (("alertmanager", assets.alertmanager), ("runbooks", assets.runbooks)):
         files |= {f"{folder}/{path}": text for path, text in texts.items()}
+    dashboards = {
+        file: edited_dashboard(file, text, matchers=settings.matchers, runbook_base=settings.runbook_base)
+        if file.endswith(".json")
+        else text
+        for file, text in assets.dashboards.items()
+    }
+    files |= dashboard_files(dashboards, settings.format, settings.kubernetes)
     return files
 
 

@@ -19,7 +19,7 @@ class Written:
     Args:
         written: Paths of new or changed files.
         unchanged: Paths of files that were there already, the same.
-        strangers: Rules beside ours that are not part of this export.
+        strangers: Rules and dashboards beside ours that are not part of this export.
     """
 
     written: tuple[str, ...]
@@ -79,13 +79,19 @@ def _replace(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _strangers(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
-    """Prometheus loads whatever matches: a rule file of an earlier version would be a second alert for each failure."""
-    patterns = {(str(PurePosixPath(path).parent), PurePosixPath(path).suffix) for path in files if _holds_rules(path)}
+    """Prometheus, Grafana and kubectl load whatever matches.
+
+    A rule file of an earlier version would be a second alert for each failure, and kubectl stops at a bare dashboard of
+    another format.
+    """
+    patterns = {(str(PurePosixPath(path).parent), PurePosixPath(path).suffix) for path in files if _is_loaded(path)}
+    if any(parent == "dashboards" for parent, _ in patterns):
+        patterns |= {("dashboards", ".json"), ("dashboards", ".yml")}
     found = {
         str(one.relative_to(folder)) for parent, suffix in patterns for one in (folder / parent).glob(f"*{suffix}")
     }
-    return tuple(sorted(path for path in found - files.keys() if _holds_rules(path)))
+    return tuple(sorted(path for path in found - files.keys() if _is_loaded(path)))
 
 
-def _holds_rules(path: str) -> bool:
-    return path.startswith(("rules/", "prometheusrule-"))
+def _is_loaded(path: str) -> bool:
+    return path.startswith(("rules/", "prometheusrule-")) or str(PurePosixPath(path).parent) == "dashboards"

@@ -1,5 +1,7 @@
 """The three ways in which rules reach a Prometheus: as files, as Kubernetes objects, through Mimir's ruler.
 
+Dashboards are files too, and ConfigMaps where the rules are objects.
+
 Made by putting lines before the text of a rule file and indenting it, which YAML allows at any depth: no library is
 needed at run time, and the comments come along.
 """
@@ -26,6 +28,7 @@ _ABOUT_PODS = """\
 _DNS = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PORT = re.compile(r"(?=.{1,15}$)(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _PART = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class Format(StrEnum):
@@ -118,6 +121,31 @@ def rule_files(rules: Mapping[str, str], chosen: Format, kubernetes: Kubernetes)
     return made | {"podmonitor.yaml": _pod_monitor(kubernetes)}
 
 
+def dashboard_files(dashboards: Mapping[str, str], chosen: Format, kubernetes: Kubernetes) -> dict[str, str]:
+    """What holds the dashboards in a format, by path below the export's folder; what is no JSON stays as it is.
+
+    As objects they are ConfigMaps with the label that the Grafana of kube-prometheus-stack looks for.
+    """
+    files = {f"dashboards/{file}": text for file, text in dashboards.items()}
+    if chosen is not Format.OPERATOR:
+        return files
+    for file, text in dashboards.items():
+        if file.endswith(".json"):
+            del files[f"dashboards/{file}"]
+            # kubectl looks into no folder below the one it is given.
+            stem = file.removesuffix(".json").replace("/", "-")
+            files[f"dashboards/{stem}.yml"] = _config_map(stem, text, kubernetes)
+    return files
+
+
+def _config_map(stem: str, text: str, kubernetes: Kubernetes) -> str:
+    name = f"{APP}-dashboard-{stem.lower().replace('_', '-')}"
+    head = _head("ConfigMap", name, kubernetes, version="v1", labels={"grafana_dashboard": "1"})
+    # They would end a line or be refused in YAML, and in JSON they stand in strings alone.
+    text = _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text.strip())
+    return head + f"data:\n  {_string(f'{stem}.json')}: |\n" + re.sub(r"^(?=[^\n])", "    ", text, flags=re.M) + "\n"
+
+
 def _prometheus_rule(stem: str, text: str, kubernetes: Kubernetes) -> str:
     head = _head("PrometheusRule", f"{APP}-{stem.lower().replace('_', '-')}", kubernetes)
     return head + "spec:\n" + re.sub(r"^(?=[^\n])", "  ", text, flags=re.M)
@@ -133,13 +161,17 @@ def _pod_monitor(kubernetes: Kubernetes) -> str:
     )
 
 
-def _head(kind: str, name: str, kubernetes: Kubernetes) -> str:
+def _head(
+    kind: str,
+    name: str,
+    kubernetes: Kubernetes,
+    *,
+    version: str = "monitoring.coreos.com/v1",
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     namespace = f"  namespace: {_string(kubernetes.namespace)}\n" if kubernetes.namespace else ""
-    labels = {"app.kubernetes.io/name": APP, **kubernetes.labels}
-    return (
-        f"apiVersion: monitoring.coreos.com/v1\nkind: {kind}\nmetadata:\n  name: {name}\n{namespace}  labels:\n"
-        f"{_pairs(labels, 4)}"
-    )
+    labels = {"app.kubernetes.io/name": APP, **labels, **kubernetes.labels}
+    return f"apiVersion: {version}\nkind: {kind}\nmetadata:\n  name: {name}\n{namespace}  labels:\n{_pairs(labels, 4)}"
 
 
 def _pairs(labels: Mapping[str, str], indent: int) -> str:

@@ -10,11 +10,16 @@ from sglang_telemetry.assets.error import AssetError
 from sglang_telemetry.assets.layout import edited, spans
 from sglang_telemetry.assets.matchers import Matcher
 
+TEXT = r"""\#[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`"""
+"""A comment or a string of PromQL, in which nothing is selected."""
+_GRAFANA = r"\$\w+|\$\{[^{}]*\}"
 _TOKEN = re.compile(
-    r"""(?P<skip>\#[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`)|(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<brace>[{}])""",
+    rf"(?P<skip>{TEXT}|{_GRAFANA})|(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<brace>[{{}}])",
     re.S,
 )
 _OURS = re.compile(r"weight_sync_\w+|up")
+# SGLang's own metrics, whose prefix differs between its versions. Another alternative could be a metric of ours.
+_SGLANG = re.compile(r"""\s*=~?\s*(?P<quote>["'`])sglang(?:[^|()\\"'`]|\([^()\\"'`]*\))*(?P=quote)""")
 _COMMENT = r"\{\{-?\s*/\*.*?\*/\s*-?\}\}"
 _LITERAL = r'"(?:\\.|[^"\\])*"|`[^`]*`'
 _ACTION = re.compile(rf"(?P<comment>{_COMMENT})|\{{\{{(?:{_LITERAL}|[^\"`}}]|\}}(?!\}}))*\}}\}}", re.S)
@@ -37,19 +42,33 @@ def add_matchers(file: str, text: str, matchers: Iterable[Matcher]) -> str:
         # To PromQL it would be one string, in which nothing is selected.
         if text[one.start : one.end].lstrip().startswith(("'", '"')):
             raise AssetError(f"{file}: --select cannot read an expr in quotes; write it as a block")
-        changes.append((one.start, one.end, _in_query(file, text[one.start : one.end], added)))
+        changes.append((one.start, one.end, restricted(file, text[one.start : one.end], added)))
     for one in spans(text, "annotations"):
         changes.append((one.start, one.end, _in_templates(file, text[one.start : one.end], added)))
     return edited(text, changes)
 
 
-def _in_query(file: str, query: str, added: str) -> str:
+def restricted(file: str, query: str, added: str) -> str:
+    """A query whose selectors of our metrics have more matchers.
+
+    SGLang's own metrics get none, since another job scrapes them; Grafana's variables stay as they are.
+
+    Args:
+        file: Where it stands, for errors.
+        query: PromQL, or what Grafana wraps around it.
+        added: Matchers, as they stand between braces.
+
+    Raises:
+        AssetError: It has a selector of which it cannot be told whether it is ours.
+    """
     changes: list[tuple[int, int, str]] = []
     depth = 0
     for token in _TOKEN.finditer(query):
         if token["brace"]:
             depth += 1 if token["brace"] == "{" else -1
         elif token["name"] == "__name__":
+            if _SGLANG.match(query, token.end()):
+                continue
             raise AssetError(
                 f"{file}: --select cannot see which metric a __name__ matcher means; write the metric's name"
             )
@@ -86,11 +105,11 @@ def _in_literal(file: str, literal: str, added: str) -> str:
     """A Go string that holds a query, or the format of one."""
     inner = literal[1:-1]
     if literal[0] == "`":
-        return f"`{_in_query(file, inner, added)}`"
+        return f"`{restricted(file, inner, added)}`"
     query = re.sub(r'\\([\\"])', r"\1", inner)
     if _quoted(query) != literal:
         raise AssetError(f'{file}: --select cannot read the query {literal}: no other escapes than \\\\ and \\"')
-    return _quoted(_in_query(file, query, added))
+    return _quoted(restricted(file, query, added))
 
 
 def _quoted(query: str) -> str:

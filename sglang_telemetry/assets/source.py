@@ -22,7 +22,7 @@ class Assets:
         rules: Rule files of Prometheus.
         alertmanager: The example configuration with its templates.
         runbooks: One an alert.
-        dashboards: Of Grafana, as JSON; empty where there are none.
+        dashboards: Of Grafana, as JSON, and examples in YAML of how it is provisioned; empty where there are none.
     """
 
     rules: Mapping[str, str]
@@ -56,7 +56,7 @@ def load(package: Traversable | None = None) -> Assets:
         rules=rules,
         alertmanager=_texts(alerts / "alertmanager", ".yml", ".tmpl"),
         runbooks=_texts(alerts / "runbooks", ".md"),
-        dashboards=_texts(dashboards, ".json"),
+        dashboards=_texts(dashboards, ".json", ".yml"),
     )
 
 

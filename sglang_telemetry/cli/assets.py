@@ -1,4 +1,4 @@
-"""``sglang-telemetry assets``: the rules and what belongs to them, from the installed package to files."""
+"""``sglang-telemetry assets``: rules, dashboards and what belongs to them, from the installed package to files."""
 
 import argparse
 import os
@@ -23,7 +23,9 @@ _FOR_KUBERNETES = ("metadata_label", "pod_selector", "port_name")
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command and its two parts."""
-    parser = commands.add_parser("assets", help="write rules, runbooks and the Alertmanager example to a folder")
+    parser = commands.add_parser(
+        "assets", help="write rules, runbooks, dashboards and the Alertmanager example to a folder"
+    )
     parts = parser.add_subparsers(dest="part", required=True, metavar="export|options")
     options = parts.add_parser("options", help="list the thresholds that export --set can change")
     options.set_defaults(function=show_options)
@@ -33,7 +35,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--format",
         choices=[str(one) for one in Format],
         default=str(Format.PROMETHEUS),
-        help="who reads the rules (default: %(default)s)",
+        help="who reads the rules and dashboards (default: %(default)s)",
     )
     export.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a threshold; see `assets options`"
@@ -178,8 +180,10 @@ def _tell(folder: Path, outcome: Written, settings: ExportSettings) -> None:
             f"  scrape_configs: [{{job_name: sglang-telemetry, static_configs: [{{targets: ['{DEFAULT_LISTEN}']}}]}}]"
         )
     elif settings.format is Format.OPERATOR:
-        print(f"apply: kubectl apply -f {quoted}")
+        print(f"apply: kubectl apply -f {quoted} -f {quoted}/dashboards")
     else:
         print(f"load: mimirtool rules load {quoted}/rules/*.yml")
+    if settings.format is not Format.OPERATOR:
+        print(f"Grafana: import {quoted}/dashboards/*.json, or provision them as in {quoted}/dashboards/provisioning")
     same = f", {len(outcome.unchanged)} unchanged" if outcome.unchanged else ""
     print(f"assets ok: {len(outcome.written)} files written to {where}{same}")

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from sglang_telemetry.causes import FailureCause
-from tests.alerts.simulation import SCRAPE, Life, series
 from tests.harness.assets import RULES, rules, samples
 from tests.harness.processes import output_of
+from tests.harness.simulation import SCRAPE, Life, series
 
 HOUR = 3600.0
 DAY = 24 * HOUR

@@ -1,4 +1,4 @@
-"""The fields of monitoring.coreos.com/v1 that a manifest may have, checked as strictly as the API server does.
+"""The fields that a manifest may have (monitoring.coreos.com/v1 and ConfigMap), as strictly as the API server reads it.
 
 Written from the operator's API reference: known fields only, with their types; those that are required are there.
 """
@@ -95,6 +95,15 @@ POD_MONITOR = manifest(
         required=frozenset({"selector", "podMetricsEndpoints"}),
     ),
     "PodMonitor",
+)
+CONFIG_MAP = Object(
+    fields={
+        "apiVersion": re.compile("v1"),
+        "kind": re.compile("ConfigMap"),
+        "metadata": META,
+        "data": STRINGS,
+    },
+    required=frozenset({"apiVersion", "kind", "metadata", "data"}),
 )
 
 

@@ -56,6 +56,16 @@ def test_other_files_stay(tmp_path: Path) -> None:
     assert len(contents(tmp_path)) == 6
 
 
+@pytest.mark.parametrize("ending", ["json", "yml"])
+def test_dashboards_of_another_export(tmp_path: Path, ending: str) -> None:
+    """Grafana would show them twice, and kubectl stops at a bare dashboard: told, whichever format is written."""
+    (tmp_path / "dashboards/provisioning").mkdir(parents=True)
+    for name in ("old.json", "old.yml", "notes.txt", "provisioning/own.yml"):
+        (tmp_path / "dashboards" / name).write_text("{}")
+    outcome = write(tmp_path, {f"dashboards/new.{ending}": "{}"}, force=False)
+    assert outcome.strangers == ("dashboards/old.json", "dashboards/old.yml")
+
+
 def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
     """What it points to, perhaps another's file, is left alone."""
     (tmp_path / "target").write_text("theirs\n")

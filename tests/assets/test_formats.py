@@ -1,16 +1,28 @@
 """The three formats: the same groups in each, and manifests that the API server takes."""
 
+import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from sglang_telemetry.assets.error import AssetError
-from sglang_telemetry.assets.formats import Format, Kubernetes, checked_namespace, checked_port, parse_pair, rule_files
+from sglang_telemetry.assets.formats import (
+    Format,
+    Kubernetes,
+    checked_namespace,
+    checked_port,
+    dashboard_files,
+    parse_pair,
+    rule_files,
+)
 from sglang_telemetry.assets.source import load
-from tests.assets.crd import LABEL, POD_MONITOR, PROMETHEUS_RULE, complaints
+from tests.assets.crd import CONFIG_MAP, LABEL, NAME, POD_MONITOR, PROMETHEUS_RULE, complaints
 from tests.assets.rules import SMALL
+from tests.harness.processes import output_of
 
 RULES = {"small_rules.yml": SMALL, "more.yml": "groups: []\n"}
 
@@ -62,6 +74,70 @@ def test_real_rules_as_manifests() -> None:
     files = rule_files(load().rules, Format.OPERATOR, Kubernetes())
     for path, text in files.items():
         assert complaints(yaml.safe_load(text), POD_MONITOR if path == "podmonitor.yaml" else PROMETHEUS_RULE) == []
+
+
+ODD = {"title": "it's: #1 {{ x }} ü😀 \x7f\x85\u2028\ufeff", "panels": [{"expr": 'a{b=~"$c"}'}]}
+DASHBOARDS = {
+    "weight_sync.json": json.dumps(ODD, indent=2, ensure_ascii=False) + "\n",
+    "more/Other.json": "{}\n",
+    "provisioning/a.yml": "a: 1\n",
+}
+
+
+@pytest.mark.parametrize("chosen", [Format.PROMETHEUS, Format.MIMIR])
+def test_dashboards_as_files(chosen: Format) -> None:
+    """As they are."""
+    files = dashboard_files(DASHBOARDS, chosen, Kubernetes())
+    assert files == {f"dashboards/{path}": text for path, text in DASHBOARDS.items()}
+
+
+def test_dashboards_as_objects() -> None:
+    """A ConfigMap each, with the label that a sidecar of Grafana looks for, side by side where kubectl finds them."""
+    kubernetes = Kubernetes(namespace="monitoring", labels={"release": "on"})
+    files = dashboard_files(DASHBOARDS, Format.OPERATOR, kubernetes)
+    assert files.pop("dashboards/provisioning/a.yml") == "a: 1\n"
+    assert set(files) == {"dashboards/weight_sync.yml", "dashboards/more-Other.yml"}
+    made = yaml.safe_load(files["dashboards/weight_sync.yml"])
+    assert complaints(made, CONFIG_MAP) == []
+    assert made["metadata"] == {
+        "name": "sglang-telemetry-dashboard-weight-sync",
+        "namespace": "monitoring",
+        "labels": {"app.kubernetes.io/name": "sglang-telemetry", "grafana_dashboard": "1", "release": "on"},
+    }
+    [(key, text)] = made["data"].items()
+    assert (key, json.loads(text)) == ("weight_sync.json", ODD)
+    assert NAME.fullmatch(yaml.safe_load(files["dashboards/more-Other.yml"])["metadata"]["name"])
+
+
+def test_another_label_for_the_sidecar() -> None:
+    """The site's own word counts."""
+    files = dashboard_files(DASHBOARDS, Format.OPERATOR, Kubernetes(labels={"grafana_dashboard": "yes"}))
+    assert yaml.safe_load(files["dashboards/weight_sync.yml"])["metadata"]["labels"]["grafana_dashboard"] == "yes"
+
+
+def test_real_dashboards_as_objects() -> None:
+    """The same text, and short enough for the annotation in which kubectl apply keeps a whole object."""
+    dashboards = {path: text for path, text in load().dashboards.items() if path.endswith(".json")}
+    for path, text in dashboards.items():
+        [(where, manifest)] = dashboard_files({path: text}, Format.OPERATOR, Kubernetes()).items()
+        made = yaml.safe_load(manifest)
+        assert (where, complaints(made, CONFIG_MAP)) == (f"dashboards/{path.removesuffix('.json')}.yml", [])
+        assert made["data"] == {path: text}
+        assert len(json.dumps(made)) < 256 * 1024
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_kubectl_reads_the_objects(tmp_path: Path) -> None:
+    """Without a server: each of them and nothing else in the folder, though files of Grafana lie in one below it."""
+    dashboards = {**DASHBOARDS, **load().dashboards}
+    for path, text in dashboard_files(dashboards, Format.OPERATOR, Kubernetes()).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    folder = str(tmp_path / "dashboards")
+    read = output_of("kubectl", "label", "--local", "-f", folder, "a=b", "-o", "jsonpath={.data}{'\\n'}", timeout=60)
+    texts = [text for line in read.splitlines() if line for text in json.loads(line).values()]
+    given = [text for path, text in dashboards.items() if path.endswith(".json")]
+    assert sorted(map(json.loads, texts), key=str) == sorted(map(json.loads, given), key=str)
 
 
 def test_the_checker_sees_faults() -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from sglang_telemetry.assets.error import AssetError
 from sglang_telemetry.assets.matchers import Matcher, parse_matchers
-from sglang_telemetry.assets.select import add_matchers
+from sglang_telemetry.assets.select import add_matchers, restricted
 from tests.assets.rules import SMALL, changed_lines, promtool_accepts
 from tests.harness.processes import output_of
 
@@ -122,3 +122,39 @@ def test_forms_that_cannot_be_edited(line: str, words: str) -> None:
     with pytest.raises(AssetError, match=r"^r.yml: --select") as told:
         add_matchers("r.yml", f"groups:\n  - rules:\n      - alert: A\n{line}\n", RL)
     assert words in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "matcher",
+    [
+        '=~"sglang[:_]num_running_reqs"',
+        "='sglang:token_usage'",
+        '=~"sglang(:|_)x"',
+        "=~`sglang.*`",
+        ' =~ "sglang[:_]$metric"',
+    ],
+)
+def test_sglangs_own_metrics(matcher: str) -> None:
+    """Another job serves them, so that the matchers would find none; beside them ours are restricted all the same."""
+    query = f"weight_sync_active * on () sum({{__name__{matcher}, a=\"b\"}}) + sglang:token_usage{{a='b'}}"
+    assert restricted("q", query, 'job="rl"') == query.replace("active", 'active{job="rl"}')
+
+
+@pytest.mark.parametrize(
+    "matcher",
+    [
+        '="up"',
+        '=~"weight_sync_.*"',
+        '=~"sglang:x|weight_sync_active"',
+        '=~"sglang(a)|up"',
+        '!="sglang:x"',
+        '!~"sglang.*"',
+        '=~".*sglang"',
+        '=~"sglang\\\\(x|up\\\\)"',
+        '=~"$metric"',
+    ],
+)
+def test_names_that_may_be_ours(matcher: str) -> None:
+    """A series of ours could hide behind them."""
+    with pytest.raises(AssetError, match=r"^q: --select cannot see which metric a __name__ matcher means"):
+        restricted("q", f"sum({{__name__{matcher}}})", 'job="rl"')

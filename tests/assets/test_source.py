@@ -38,9 +38,10 @@ def test_wheel_comes_first(tmp_path: Path) -> None:
 
 
 def test_dashboards_of_a_checkout(tmp_path: Path) -> None:
-    """They have a folder of their own at the top."""
-    tree(tmp_path, alerts__rules__a_yml="a", dashboards__d_json="{}", p__init="")
-    assert load(tmp_path / "p").dashboards == {"d.json": "{}"}
+    """They have a folder of their own at the top, with examples of provisioning; what makes them is no part of it."""
+    tree(tmp_path, alerts__rules__a_yml="a", dashboards__d_json="{}", dashboards__p__d_yml="p", p__init="")
+    tree(tmp_path / "dashboards", p__README_md="no", made="no")
+    assert load(tmp_path / "p").dashboards == {"d.json": "{}", "p/d.yml": "p"}
 
 
 def test_nowhere(tmp_path: Path) -> None:

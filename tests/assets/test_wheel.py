@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(kind: str) -> dict[str, bytes]:
     """The files of the repository, by their path in an export."""
     top = ROOT / "dashboards" if kind == "dashboards" else ROOT / "alerts" / kind
-    endings = {"dashboards": {".json"}, "runbooks": {".md"}}.get(kind, {".yml", ".tmpl"})
+    endings = {"dashboards": {".json", ".yml"}, "runbooks": {".md"}}.get(kind, {".yml", ".tmpl"})
     found = (path for path in top.rglob("*") if path.is_file() and path.suffix in endings)
     return {f"{kind}/{path.relative_to(top)}": path.read_bytes() for path in found}
 

@@ -39,8 +39,11 @@ def test_export(tmp_path: Path) -> None:
     """What to put into prometheus.yml, which promtool takes, and a last line that says what was done."""
     done = assets("export", tmp_path / "out")
     assert (done.returncode, done.stderr) == (0, "")
-    head, *lines, last = done.stdout.splitlines()
+    head, *lines, grafana, last = done.stdout.splitlines()
     assert head == "prometheus.yml, if it is not there yet:"
+    dashboards = f"{tmp_path}/out/dashboards"
+    assert grafana == f"Grafana: import {dashboards}/*.json, or provision them as in {dashboards}/provisioning"
+    assert (tmp_path / "out/dashboards/provisioning/dashboards/sglang-telemetry.yml").is_file()
     (tmp_path / "prometheus.yml").write_text("\n".join(line[2:] for line in lines) + "\n")
     said = output_of("promtool", "check", "config", str(tmp_path / "prometheus.yml"), timeout=60)
     assert f"{len(load().rules)} rule files found" in said
@@ -78,7 +81,8 @@ def test_everything_at_once(tmp_path: Path) -> None:
     pods = ("--pod-selector", "app=trainer", "--port-name", "telemetry")
     done = assets("export", tmp_path, "--format", "prometheus-operator", *wishes, *links, *place, *pods)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == f"apply: kubectl apply -f {tmp_path}"
+    assert done.stdout.splitlines()[0] == f"apply: kubectl apply -f {tmp_path} -f {tmp_path}/dashboards"
+    assert [path.name for path in (tmp_path / "dashboards").glob("*.json")] == []
     pod_monitor = yaml.safe_load((tmp_path / "podmonitor.yaml").read_text())
     assert pod_monitor["metadata"] == {
         "name": "sglang-telemetry",
@@ -98,7 +102,9 @@ def test_everything_at_once(tmp_path: Path) -> None:
 def test_mimir(tmp_path: Path) -> None:
     """It says how they are loaded."""
     done = assets("export", tmp_path, "--format", "mimir", "--namespace", "rl")
-    assert done.stdout.splitlines()[0] == f"load: mimirtool rules load {tmp_path}/rules/*.yml"
+    loaded, grafana, _ = done.stdout.splitlines()
+    assert loaded == f"load: mimirtool rules load {tmp_path}/rules/*.yml"
+    assert grafana.startswith(f"Grafana: import {tmp_path}/dashboards/*.json")
     spaces = [yaml.safe_load(path.read_text())["namespace"] for path in (tmp_path / "rules").glob("*.yml")]
     assert sorted(spaces) == sorted(f"rl_{name.removesuffix('.yml')}" for name in load().rules)
 

@@ -1,5 +1,6 @@
-"""Every metric and label that a rule or an annotation asks for is there in a real scrape of a real exporter."""
+"""Every metric and label that rules, annotations and dashboards ask for is in a real scrape of a real exporter."""
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 import sglang_telemetry
 from sglang_telemetry.testing import FakeSGLang, Fault
+from tests.dashboards import board as dashboards
 from tests.e2e.test_survives_the_crash import die
 from tests.harness.assets import recorded, rules
 from tests.harness.exporter import ExporterProcess
@@ -83,12 +85,19 @@ def asked() -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("texts", asked())
+def on_dashboards() -> list[Any]:
+    """The same of each query of the dashboards; SGLang's own metrics are met in ``tests/real_sglang``."""
+    ours = [one for one in dashboards.asked() if "sglang[:_]" not in one.expr]
+    return [pytest.param([dashboards.filled(one)], id=f"{one.board}: {one.place}") for one in ours]
+
+
+@pytest.mark.parametrize("texts", [*asked(), *on_dashboards()])
 def test_metrics_and_labels_exist(texts: list[str], scrape: dict[str, set[str]]) -> None:
     """Of a recorded series only the name is looked at: its labels are in its own rule."""
     known = recorded() | GIVEN_BY_PROMETHEUS
     for text in texts:
+        made = set(re.findall(r'label_(?:join|replace)\(.*?\), "(\w+)"', text, re.S))
         for metric, labels in asked_for(text).items():
             if metric not in known:
                 assert metric in scrape, text
-                assert labels <= scrape[metric], (metric, text)
+                assert labels <= scrape[metric] | made, (metric, text)

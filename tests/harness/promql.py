@@ -7,7 +7,7 @@ import promql_parser
 
 
 def asked_for(expression: str) -> dict[str, set[str]]:
-    """Metric to the labels that the expression matches it on, aggregates it by, or joins it on.
+    """Metric, or the pattern of its name, to the labels that the expression matches, aggregates or joins it on.
 
     Raises:
         ValueError: The expression does not parse.
@@ -32,8 +32,9 @@ def _without_comments(expression: str) -> str:
 def _walk(node: Any, wanted: frozenset[str], found: dict[str, set[str]]) -> None:
     match type(node).__name__:
         case "VectorSelector":
-            matched = {matcher.name for matcher in node.matchers.matchers}
-            found.setdefault(node.name, set()).update(matched | wanted)
+            matchers = {matcher.name: matcher.value for matcher in node.matchers.matchers}
+            name = node.name or matchers.pop("__name__")
+            found.setdefault(name, set()).update(matchers.keys() | wanted)
         case "MatrixSelector":
             _walk(node.vector_selector, wanted, found)
         case "AggregateExpr":

@@ -1,0 +1,1 @@
+"""The Grafana dashboards as code: ``python -m dashboards.build`` writes the JSON files beside it."""

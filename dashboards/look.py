@@ -1,0 +1,114 @@
+"""What both dashboards share: colours, matchers, variables, and the thresholds that the alert rules have.
+
+Red is kept for what pages, orange for what warns. The others are Okabe and Ito's without their red, which people with
+any kind of colour blindness tell apart.
+"""
+
+from dashboards import grafana
+from dashboards.grafana import Json
+from sglang_telemetry.assets.options import find_options
+from sglang_telemetry.assets.source import load
+from sglang_telemetry.assets.values import is_duration, milliseconds
+from sglang_telemetry.names import Phase
+
+WEIGHT_SYNC, RANKS = "weight-sync", "weight-sync-ranks"
+
+PAGE, WARN, FINE, QUIET = "#D62A3B", "#E69F00", "#56B4E9", "#8E8E99"
+PHASES = {
+    Phase.SETUP: "#8E8E99",
+    Phase.STATE_DICT: "#F0E442",
+    Phase.SAVE: "#009E73",
+    Phase.REQUEST: "#56B4E9",
+    Phase.CONFIRM: "#0072B2",
+    Phase.BROADCAST: "#CC79A7",
+    Phase.BARRIER: "#882E72",
+    Phase.OTHER: "#CCBB88",
+}
+SHADES: Json = {"mode": "shades", "fixedColor": FINE}
+BY_THRESHOLD: Json = {"mode": "thresholds"}
+
+RUN = 'run=~"$run"'
+TARGET = 'run=~"$run",server=~"$server"'
+OF_TARGETS = f"and on (server) weight_sync_attempts_total{{{TARGET}}}"
+"""Keeps the servers of the chosen runs, where a metric has no run."""
+
+
+def option(name: str) -> float:
+    """The default of a threshold of the alert rules, in seconds where it is a time.
+
+    Raises:
+        KeyError: There is none of that name.
+    """
+    text = find_options(load().rules)[name].default
+    return milliseconds(text) / 1000 if is_duration(text) else float(text)
+
+
+def runbook(path: str) -> str:
+    """Address of a runbook."""
+    return f"${{runbooks:raw}}/{path}"
+
+
+def variables(*more: Json) -> list[Json]:
+    """The choices at the top."""
+    return [
+        grafana.source_variable("datasource", "Prometheus", "prometheus"),
+        grafana.label_variable(
+            "run", "Run", "label_values(weight_sync_attempts_total, run)", "Training jobs by their stable name"
+        ),
+        grafana.label_variable(
+            "server",
+            "Server",
+            f"label_values(weight_sync_attempts_total{{{RUN}}}, server)",
+            "SGLang servers, host:port, that these runs sync to",
+        ),
+        *more,
+        grafana.source_variable("tempo", "Tempo", "tempo"),
+        grafana.source_variable("loki", "Loki", "loki"),
+        grafana.constant("runbooks", "runbooks"),
+    ]
+
+
+def annotations() -> list[Json]:
+    """Failed syncs and restarts of servers, at the second at which they were."""
+    return [
+        grafana.annotation(
+            "Failed syncs",
+            f"1000 * (max by (run, server, cause) (weight_sync_last_failure_timestamp_seconds{{{TARGET}}})"
+            " > $__from / 1000)",
+            PAGE,
+            title="{{run}}: {{cause}}",
+            text="sync to {{server}} failed",
+        ),
+        grafana.annotation(
+            "Server restarts",
+            '1000 * (max by (server) (weight_sync_server_last_restart_timestamp_seconds{server=~"$server"})'
+            " > $__from / 1000)",
+            WARN,
+            title="{{server}} restarted",
+            text="it came back with its start weights",
+        ),
+    ]
+
+
+def lines(*, fill: int = 0, points: bool = False, stacked: bool = False, threshold: bool = False) -> Json:
+    """Field settings of a time series that is drawn with lines."""
+    found: Json = {"drawStyle": "line", "lineWidth": 2, "fillOpacity": fill, "showPoints": "auto"}
+    found |= {"showPoints": "always", "pointSize": 5} if points else {}
+    found |= {"stacking": {"mode": "normal", "group": "A"}} if stacked else {}
+    found |= {"thresholdsStyle": {"mode": "dashed"}} if threshold else {}
+    return found | {"axisSoftMin": 0}
+
+
+def bars() -> Json:
+    """Field settings of a time series of counts."""
+    found: Json = {"drawStyle": "bars", "lineWidth": 0, "fillOpacity": 90, "barAlignment": -1}
+    return found | {"stacking": {"mode": "normal", "group": "A"}, "axisSoftMin": 0, "axisSoftMax": 1}
+
+
+def legend(*calcs: str, right: bool = False) -> Json:
+    """Options of a time series: a legend below, or as a table on the right."""
+    shape = {"displayMode": "table" if calcs else "list", "placement": "right" if right else "bottom"}
+    return {
+        "legend": shape | {"showLegend": True, "calcs": list(calcs)},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }

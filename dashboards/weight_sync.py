@@ -1,0 +1,507 @@
+"""For whoever is on call: is it fresh, does it fail and why, is it stuck, does the server run what was sent."""
+
+from dashboards import look
+from dashboards.grafana import (
+    LOKI,
+    Json,
+    Query,
+    dashboard,
+    dashboard_link,
+    fixed,
+    link,
+    override,
+    panel,
+    row,
+    thresholds,
+    words,
+)
+from dashboards.look import BY_THRESHOLD, FINE, OF_TARGETS, PAGE, QUIET, RUN, SHADES, TARGET, WARN, option
+from sglang_telemetry.causes import FailureCause
+
+_FRESH = f"""max by (run) (
+  weight_sync_last_success_timestamp_seconds{{{TARGET}}}
+  or
+  weight_sync_process_start_timestamp_seconds{{{RUN},rank="0"}}
+)"""
+_AGE = f"time() - {_FRESH} and on (run) weight_sync_active{{{RUN}}}"
+_STALE = f"""(
+  time() - {_FRESH}
+  > on (run)
+  clamp_min(
+    {option("stale_intervals"):g} * max by (run) (weight_sync_expected_interval_seconds{{{RUN}}}),
+    {option("stale_min_seconds"):g}
+  )
+  and on (run) weight_sync_active{{{RUN}}}
+  and on (run) weight_sync_published_version{{{RUN}}} >= {option("stale_min_syncs"):g}
+)"""
+
+_FAILED = f"""max by (run, cause) (
+  max_over_time(weight_sync_last_failure_timestamp_seconds{{{TARGET}}}[$__range]) > $__from / 1000
+)"""
+_MENDED = f"max by (run) (max_over_time(weight_sync_last_success_timestamp_seconds{{{TARGET}}}[$__range]))"
+_UNMENDED = f"({_FAILED} unless on (run, cause) ({_FAILED} <= on (run) group_left () {_MENDED}))"
+
+_START = "weight_sync_active_phase_start_timestamp_seconds"
+_IN_PHASE = f"max by (run, rank, phase) (time() - {_START}{{{RUN}}})"
+_STUCK = f"""(
+  max by (run, rank, phase) (time() - {_START}{{{RUN},phase="request"}})
+  > on (run) group_left ()
+  (max by (run) (weight_sync_timeout_seconds{{{RUN}}}) + {option("stuck_after_timeout_seconds"):g})
+  or
+  max by (run, rank, phase) (time() - {_START}{{{RUN},phase!~"request|broadcast|barrier"}})
+  > {option("stuck_phase_seconds"):g}
+  or
+  max by (run, rank, phase) (time() - {_START}{{{RUN},phase=~"broadcast|barrier"}})
+  > {option("stuck_waiting_seconds"):g}
+  unless on (run) {_START}{{{RUN},phase!~"broadcast|barrier"}}
+)"""
+
+_SERVER = 'server=~"$server"'
+_SERVER_STATE = f"""(
+  (max by (server) (weight_sync_server_up{{{_SERVER}}}) == 0) + 4
+  or
+  (max by (server) (weight_sync_server_ready{{{_SERVER}}}) == 0) + 3
+  or
+  (min by (server) (weight_sync_server_current{{{TARGET}}}) == 0) + 2
+  or
+  min by (server) (weight_sync_server_current{{{TARGET}}}) == 1
+  or
+  max by (server) (weight_sync_server_up{{{_SERVER}}}) * 0
+)
+{OF_TARGETS}"""
+_SERVER_WORDS = words(
+    {
+        "4": ("down", PAGE),
+        "3": ("not ready", PAGE),
+        "2": ("other weights", PAGE),
+        "1": ("as synced", FINE),
+        "0": ("up, weights not known", QUIET),
+    }
+)
+
+_LAST = f"max by (run, phase) (weight_sync_last_phase_duration_seconds{{{RUN}}})"
+_OF_TIMEOUT = f"""sum by (run) (max by (run, phase) (weight_sync_last_phase_duration_seconds{{{RUN},phase="request"}}))
+/ on (run)
+max by (run) (weight_sync_timeout_seconds{{{RUN}}})"""
+_STEP_SHARE = f"max by (run) (weight_sync_step_share_ratio{{{RUN}}})"
+_BUCKETS = f'weight_sync_duration_seconds_bucket{{{TARGET},result!="cancelled"}}'
+_SECONDS_AGO = "dtdurations"
+_IN_TABLE: Json = {"instant": True, "shape": "table"}
+
+
+def _tile(title: str, description: str, *queries: Query, empty: str, **more: object) -> Json:
+    found = panel("stat", title, description, *queries, width=4, height=4, empty=empty)
+    found["fieldConfig"]["defaults"] |= more
+    return found | {
+        "options": {
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "textMode": "value_and_name",
+            "colorMode": "background_solid",
+            "graphMode": "none",
+            "justifyMode": "center",
+        }
+    }
+
+
+def _now(expr: str, legend: str, color: str) -> Query:
+    return Query(expr=expr, legend=legend, instant=True, color=color)
+
+
+def _worst(bad: str, any_one: str, legend: str) -> tuple[Query, Query]:
+    """The worst of what pages, in red; without any, the largest of all."""
+    return (
+        _now(f"topk(1, {bad})", legend, PAGE),
+        _now(f"topk(1, {any_one}) unless on () {bad}", legend, FINE),
+    )
+
+
+def _tiles() -> list[Json]:
+    ago = f"time() - topk(1, {_UNMENDED})", f"time() - topk(1, {_FAILED}) unless on () {_UNMENDED}"
+    return [
+        _tile(
+            "Live runs",
+            "Runs whose trainer lives, as far as the exporter knows.",
+            _now(f"count(group by (run) (weight_sync_active{{{RUN}}}))", "runs", FINE),
+            empty="no live run",
+        ),
+        _tile(
+            "Oldest weights",
+            "Time since the last successful sync, or since the start, of the live run that waits longest. Red: so old "
+            "that WeightSyncStale pages.",
+            *_worst(_STALE, _AGE, "{{run}}"),
+            empty="no live run",
+            unit=_SECONDS_AGO,
+        ),
+        _tile(
+            "Last failure",
+            "How long ago a sync failed last in this time range, and why. Red: the run has not synced since.",
+            _now(ago[0], "{{cause}} · {{run}}", PAGE),
+            _now(ago[1], "{{cause}} · {{run}} · mended", FINE),
+            empty="none seen",
+            unit=_SECONDS_AGO,
+        ),
+        _tile(
+            "In one phase for",
+            "The rank that has been longest in one phase of a running sync. Red: so long that WeightSyncStuck pages.",
+            *_worst(_STUCK, _IN_PHASE, "{{run}} rank {{rank}} · {{phase}}"),
+            empty="no sync runs",
+            unit=_SECONDS_AGO,
+        ),
+        _tile(
+            "Server",
+            "The worst state of any server: does it run what was synced last? By what /ready and /model_info say.",
+            Query(expr=f"topk(1, {_SERVER_STATE})", legend="{{server}}", instant=True),
+            empty="not known",
+            mappings=[_SERVER_WORDS],
+            color=BY_THRESHOLD,
+            thresholds=thresholds(QUIET),
+        ),
+        _tile(
+            "Request, of its time-out",
+            "Share of the engine's time-out that the last request took, of the run that is nearest to it. Orange: "
+            "WeightSyncNearTimeout warns when most syncs are so.",
+            Query(expr=f"topk(1, {_OF_TIMEOUT})", legend="{{run}}", instant=True),
+            empty="no sync yet",
+            unit="percentunit",
+            color=BY_THRESHOLD,
+            thresholds=thresholds(FINE, (option("near_timeout_ratio"), WARN)),
+        ),
+    ]
+
+
+def _runs() -> Json:
+    cells: Json = {"custom.cellOptions": {"type": "color-text"}}
+    named = ["Run", "Weights' age", "Last failure", "Last sync took", "Of time-out", "Of the step", "Expected every"]
+    fields = ["run", *(f"Value #{ref}" for ref in "ABCDEF")]
+    return panel(
+        "table",
+        "Runs",
+        "The live runs, the oldest weights first.",
+        Query(expr=_AGE, **_IN_TABLE),
+        Query(expr=f"time() - max by (run) ({_FAILED})", **_IN_TABLE),
+        Query(expr=f"sum by (run) ({_LAST})", **_IN_TABLE),
+        Query(expr=_OF_TIMEOUT, **_IN_TABLE),
+        Query(expr=_STEP_SHARE, **_IN_TABLE),
+        Query(expr=f"max by (run) (weight_sync_expected_interval_seconds{{{RUN}}})", **_IN_TABLE),
+        width=14,
+        height=7,
+        empty="no live run",
+        unit="s",
+        transformations=[
+            {"id": "merge", "options": {}},
+            _columns(dict(zip(fields, named, strict=True)), "Time"),
+        ],
+        overrides=[
+            override(
+                "byName",
+                "Run",
+                {
+                    "links": [
+                        link("Ranks of this run", f"/d/{look.RANKS}?var-run=${{__value.raw}}&${{__url_time_range}}")
+                    ]
+                },
+            ),
+            override("byRegexp", "Weights' age|Last failure", {"unit": _SECONDS_AGO}),
+            override(
+                "byName",
+                "Of time-out",
+                cells
+                | {
+                    "unit": "percentunit",
+                    "color": BY_THRESHOLD,
+                    "thresholds": thresholds("text", (option("near_timeout_ratio"), WARN)),
+                },
+            ),
+            override(
+                "byName",
+                "Of the step",
+                cells
+                | {
+                    "unit": "percentunit",
+                    "color": BY_THRESHOLD,
+                    "thresholds": thresholds("text", (option("slow_share_ratio"), WARN)),
+                },
+            ),
+        ],
+        options={"cellHeight": "sm", "sortBy": [{"displayName": "Weights' age", "desc": True}]},
+    )
+
+
+def _alerts() -> Json:
+    fields = {"severity": "Severity", "alertname": "Alert", "run": "Run", "server": "Server", "cause": "Cause"}
+    firing = 'alertname=~"WeightSync.*|SGLangServer.*",alertname!="WeightSyncHeartbeat",alertstate="firing"'
+    return panel(
+        "table",
+        "Firing alerts",
+        "What Prometheus says now; a click on the name opens the runbook. Empty also where the rules are not loaded.",
+        Query(
+            expr=f'max by (alertname, severity, run, server, cause) (ALERTS{{{firing},run=~"$run|",{_SERVER[:-1]}|"}})',
+            **_IN_TABLE,
+        ),
+        width=10,
+        height=7,
+        empty="no alert is firing",
+        transformations=[_columns(fields, "Time", "Value")],
+        overrides=[
+            override(
+                "byName",
+                "Severity",
+                {
+                    "custom.cellOptions": {"type": "color-text"},
+                    "mappings": [
+                        words({"critical": ("pages", PAGE), "warning": ("warns", WARN), "info": ("tells", QUIET)})
+                    ],
+                    "custom.width": 80,
+                },
+            ),
+            override("byName", "Alert", {"links": [link("Runbook", look.runbook("${__value.raw}.md"))]}),
+        ],
+        options={"cellHeight": "sm", "sortBy": [{"displayName": "Severity", "desc": False}]},
+    )
+
+
+def _failures() -> list[Json]:
+    counted = f"max by (run, server, cause) (increase(weight_sync_failures_total{{{TARGET}}}[$__rate_interval])) > 0"
+    born = f"""max by (run, server, cause) (
+    weight_sync_last_failure_timestamp_seconds{{{TARGET}}} > time() - 300
+    unless weight_sync_last_failure_timestamp_seconds{{{TARGET}}} offset $__rate_interval
+  ) * 0 + 1"""
+    fields = ["Value", "run", "server", "cause", "first", "trace_id"]
+    named = ["When", "Run", "Server", "Cause", "First", "Trace"]
+    explore = (
+        '/explore?schemaVersion=1&panes={"t":{"datasource":"${tempo}","queries":[{"refId":"A","queryType":"traceql",'
+        '"query":"${__value.raw}"}],"range":{"from":"${__from}","to":"${__to}"}}}'
+    )
+    return [
+        panel(
+            "timeseries",
+            "Failures by cause",
+            "Failed syncs, counted once a sync. A cause whose first failure comes before its counter was ever scraped "
+            "is counted by its time stamp.",
+            Query(expr=f"sum by (cause) (\n  {counted}\n  or\n  {born}\n)", legend="{{cause}}"),
+            width=10,
+            height=8,
+            empty="no sync has failed in this time range",
+            unit="short",
+            decimals=0,
+            color=SHADES | {"fixedColor": PAGE},
+            custom=look.bars(),
+            options=look.legend("sum", right=True),
+            interval="1m",
+        ),
+        panel(
+            "table",
+            "Last failures",
+            "Each failed sync that a scrape has seen in this time range, the last first, with the first thing to do. "
+            "The trace opens in the chosen Tempo.",
+            Query(
+                expr="1000 * (label_join(\n  max by (run, server, cause, trace_id) "
+                f"(max_over_time(weight_sync_last_failure_trace_timestamp_seconds{{{TARGET}}}[$__range])),\n"
+                '  "first", "", "cause"\n) > $__from / 1000)',
+                **_IN_TABLE,
+            ),
+            width=14,
+            height=8,
+            empty="no sync has failed in this time range",
+            transformations=[_columns(dict(zip(fields, named, strict=True)), "Time")],
+            overrides=[
+                override("byName", "When", {"unit": "dateTimeFromNow", "custom.width": 110}),
+                override(
+                    "byName", "Cause", {"links": [link("Runbook", look.runbook("WeightSyncFailed.md#${__value.raw}"))]}
+                ),
+                override(
+                    "byName",
+                    "First",
+                    {
+                        "mappings": [words({str(cause): (cause.hint, None) for cause in FailureCause})],
+                        "custom.minWidth": 320,
+                    },
+                ),
+                override("byName", "Trace", {"links": [link("Trace in Tempo", explore)]}),
+            ],
+            options={"cellHeight": "sm", "sortBy": [{"displayName": "When", "desc": True}]},
+        ),
+    ]
+
+
+def _columns(names: dict[str, str], *without: str) -> Json:
+    """A table's fields in this order, each with the name that people read."""
+    options = {
+        "excludeByName": dict.fromkeys(without, True),
+        "indexByName": {name: index for index, name in enumerate(names)},
+        "renameByName": names,
+    }
+    return {"id": "organize", "options": options}
+
+
+def _durations() -> list[Json]:
+    quantiles = [
+        Query(
+            expr=f"histogram_quantile({quantile}, sum by (le) (rate({_BUCKETS}[$__rate_interval]))) > 0",
+            legend=f"p{100 * quantile:g}",
+            exemplar=quantile == 0.99,
+            color=color,
+        )
+        for quantile, color in ((0.5, "#56B4E9"), (0.95, "#0072B2"), (0.99, "#CC79A7"))
+    ]
+    return [
+        panel(
+            "timeseries",
+            "Duration of a sync",
+            "Of all chosen runs, as the coordinator saw it; within its histogram bucket a quantile is a guess. The "
+            "dots are exemplars: they lead to the trace where the data source has a destination for trace_id.",
+            *quantiles,
+            width=12,
+            height=8,
+            empty="no sync has ended in this time range",
+            unit="s",
+            custom=look.lines(points=True) | {"spanNulls": 3600000},
+            options=look.legend("lastNotNull", "max"),
+            interval="5m",
+        ),
+        panel(
+            "heatmap",
+            "How many syncs took how long",
+            "Syncs by duration; each cell is a bucket of the histogram.",
+            Query(expr=f"sum by (le) (increase({_BUCKETS}[$__rate_interval])) > 0", legend="{{le}}", shape="heatmap"),
+            width=12,
+            height=8,
+            empty="no sync has ended in this time range",
+            options={
+                "calculate": False,
+                "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": True},
+                "yAxis": {"unit": "s", "axisPlacement": "left"},
+                "cellValues": {"unit": "short", "decimals": 0},
+                "rowsFrame": {"layout": "le"},
+                "legend": {"show": True},
+                "tooltip": {"mode": "single", "yHistogram": False},
+            },
+            interval="5m",
+        ),
+        panel(
+            "timeseries",
+            "Phases of the last sync",
+            "Seconds of each phase, stacked; their sum is the sync's duration. Of several runs the mean.",
+            Query(expr=f"avg by (phase) ({_LAST}) > 0", legend="{{phase}}"),
+            width=12,
+            height=8,
+            empty="no live run has synced",
+            unit="s",
+            custom=look.lines(fill=70, stacked=True) | {"lineWidth": 1, "lineInterpolation": "stepAfter"},
+            overrides=[override("byName", str(phase), {"color": fixed(color)}) for phase, color in look.PHASES.items()],
+            options=look.legend("lastNotNull", right=True),
+        ),
+        panel(
+            "timeseries",
+            "Near to limits",
+            "The last request as a share of the engine's time-out, and the last sync as a share of the time between "
+            f"two syncs. WeightSyncNearTimeout warns at {option('near_timeout_ratio'):.0%}, WeightSyncSlow at "
+            f"{option('slow_share_ratio'):.0%} of the step.",
+            Query(expr=_OF_TIMEOUT, legend="{{run}}: request of time-out"),
+            Query(expr=_STEP_SHARE, legend="{{run}}: sync of step"),
+            width=12,
+            height=8,
+            empty="no live run has synced",
+            unit="percentunit",
+            color=SHADES,
+            custom=look.lines(threshold=True) | {"axisSoftMax": 1, "lineInterpolation": "stepAfter"},
+            steps=thresholds("transparent", (option("near_timeout_ratio"), WARN)),
+            overrides=[override("byFrameRefID", "B", {"color": {"mode": "shades", "fixedColor": "#CC79A7"}})],
+            options=look.legend("lastNotNull"),
+        ),
+    ]
+
+
+def _server() -> list[Json]:
+    return [
+        panel(
+            "state-timeline",
+            "State of each server",
+            "down: no answer. not ready: /ready says 503, as in a pause. other weights: /model_info does not show what "
+            "was synced last. Names are compared, not bytes.",
+            Query(expr=_SERVER_STATE, legend="{{server}}"),
+            width=16,
+            height=6,
+            empty="no server of a live run has been asked",
+            mappings=[_SERVER_WORDS],
+            color=BY_THRESHOLD,
+            steps=thresholds(QUIET),
+            custom={"fillOpacity": 80, "lineWidth": 0},
+            options={
+                "mergeValues": True,
+                "showValue": "auto",
+                "rowHeight": 0.8,
+                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            },
+        ),
+        panel(
+            "table",
+            "Servers",
+            "SGLang's version, and when a restart was noticed last.",
+            Query(
+                expr=f"max by (server, version) (weight_sync_server_info{{{_SERVER}}}) {OF_TARGETS}",
+                **_IN_TABLE,
+            ),
+            Query(
+                expr="1000 * max by (server) (weight_sync_server_last_restart_timestamp_seconds"
+                f"{{{_SERVER}}}) {OF_TARGETS}",
+                **_IN_TABLE,
+            ),
+            width=8,
+            height=6,
+            empty="no server of a live run has been asked",
+            transformations=[
+                {"id": "merge", "options": {}},
+                _columns({"server": "Server", "version": "SGLang", "Value #B": "Restarted"}, "Time", "Value #A"),
+            ],
+            overrides=[override("byName", "Restarted", {"unit": "dateTimeFromNow"})],
+            options={"cellHeight": "sm"},
+        ),
+    ]
+
+
+def _logs() -> Json:
+    return panel(
+        "logs",
+        "Log lines",
+        "The lines of sglang-telemetry, as JSON, from the trainers' output.",
+        Query(
+            expr='{service_name=~".+"} |= `"event":"weight_sync.` | json | run=~"$run" | line_format '
+            "`{{.level}} {{.event}} {{.run}} sync={{.sequence}} rank={{.rank}} {{.cause}} {{.hint}} {{.response_text}}`"
+        ),
+        width=24,
+        height=10,
+        empty="no line of these runs in the chosen Loki",
+        options={
+            "showTime": True,
+            "wrapLogMessage": True,
+            "enableLogDetails": True,
+            "sortOrder": "Descending",
+            "dedupStrategy": "none",
+        },
+        source=LOKI,
+    )
+
+
+def build() -> Json:
+    """The dashboard."""
+    return dashboard(
+        look.WEIGHT_SYNC,
+        "Weight sync",
+        "Weight syncs of RL trainers into SGLang: fresh, failing, stuck, and what the server runs.",
+        [
+            *_tiles(),
+            _runs(),
+            _alerts(),
+            row("Failures"),
+            *_failures(),
+            row("Durations"),
+            *_durations(),
+            row("What the servers do"),
+            *_server(),
+            row("Logs, from Loki", collapsed=[_logs()]),
+        ],
+        variables=look.variables(),
+        annotations=look.annotations(),
+        links=[dashboard_link("Ranks", look.RANKS, "Who waits for whom, processes, SGLang's own metrics")],
+    )

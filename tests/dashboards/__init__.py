@@ -1,0 +1,1 @@
+"""Tests of the Grafana dashboards: their shape, by the types that Grafana publishes."""

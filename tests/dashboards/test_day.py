@@ -1,0 +1,175 @@
+"""The scripted day is what it says: without this, a dashboard's test over it would prove little."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.dashboards.day import (
+    GRPO,
+    GRPO_SERVER,
+    NOTHING,
+    PPO,
+    PPO_SERVER,
+    SCALE_NOW,
+    State,
+    scale,
+)
+from tests.harness.backfill import LOOKBACK
+from tests.harness.prometheus import Prometheus
+
+
+def by(prometheus: Prometheus, expression: str, at: float, *labels: str) -> dict[tuple[str, ...], float]:
+    """The values of a query by some labels, which have to tell them apart."""
+    result = prometheus.query_at(expression, at)
+    found = {tuple(one["metric"].get(label, "") for label in labels): float(one["value"][1]) for one in result}
+    assert len(found) == len(result), result
+    return found
+
+
+def firing(prometheus: Prometheus, at: float) -> set[tuple[str, ...]]:
+    """What fires, without the heartbeat: alert, run, server, cause and severity."""
+    query = 'ALERTS{alertstate="firing",alertname!="WeightSyncHeartbeat"}'
+    return set(by(prometheus, query, at, "alertname", "run", "server", "cause", "severity"))
+
+
+def test_before_the_first_start_there_is_nothing(day: Prometheus) -> None:
+    """No series at all."""
+    assert day.query_at('{__name__=~".+"}', NOTHING) == []
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_window_is_two_to_three_hours_in_which_both_runs_live(day: Prometheus, state: State) -> None:
+    """All ranks are up at its end, and every target is scraped."""
+    assert 2 * 3600 <= state.now - state.start <= 3 * 3600
+    ranks = by(day, "sum by (run) (weight_sync_process_up)", state.now, "run")
+    assert ranks == {(GRPO,): 8, (PPO,): 2}
+    up = by(day, "up", state.now, "job", "instance")
+    assert up == {("rl", "node:9464"): 1, ("sglang", GRPO_SERVER): 1, ("sglang", PPO_SERVER): 1}
+
+
+@pytest.mark.parametrize("state", State)
+def test_the_quick_run_is_always_well(day: Prometheus, state: State) -> None:
+    """Its last good sync is a minute or so old, and it has not failed."""
+    age = f'time() - weight_sync_last_success_timestamp_seconds{{run="{PPO}"}}'
+    assert 0 < by(day, age, state.now, "run")[PPO,] < 90
+    assert day.query_at(f'weight_sync_failures_total{{run="{PPO}"}} > 0', state.now) == []
+
+
+def test_healthy(day: Prometheus) -> None:
+    """No failure, no alert in the whole window, and syncs at the pace of each run."""
+    now = State.HEALTHY.now
+    assert day.query_at("weight_sync_last_failure_timestamp_seconds", now) == []
+    assert by(day, "weight_sync_server_current", now, "run", "server") == {(GRPO, GRPO_SERVER): 1, (PPO, PPO_SERVER): 1}
+    assert by(day, 'count_over_time(ALERTS{alertname!="WeightSyncHeartbeat"}[3h])', now, "alertname") == {}
+    done = by(day, 'increase(weight_sync_attempts_total{result="success"}[3h])', now, "run")
+    assert 30 < done[GRPO,] < 40
+    assert 165 < done[PPO,] < 195
+
+
+def test_a_sync_has_all_phases_and_one_rank_comes_late(day: Prometheus) -> None:
+    """The phases of rank 0, and who waits least of the others."""
+    now = State.HEALTHY.now
+    phases = {phase for (phase,) in by(day, f'weight_sync_last_phase_duration_seconds{{run="{GRPO}"}}', now, "phase")}
+    assert phases == {"setup", "state_dict", "save", "request", "other", "broadcast", "barrier"}
+    waits = by(day, f'run_rank:weight_sync_rank_wait_seconds:mean1h{{run="{GRPO}"}}', now, "rank")
+    assert waits.pop(("0",)) < 0.1
+    assert min(waits, key=lambda rank: waits[rank]) == ("5",)
+
+
+def test_failing(day: Prometheus) -> None:
+    """Two refusals and a time-out in the last hour, the time-out two minutes old."""
+    now = State.FAILING.now
+    failed = by(day, "round(increase(weight_sync_failures_total[1h])) > 0", now, "run", "cause")
+    assert failed == {(GRPO, "server_busy"): 2, (GRPO, "timeout"): 1}
+    ages = by(day, "time() - weight_sync_last_failure_timestamp_seconds", now, "run", "cause")
+    assert ages[GRPO, "timeout"] == pytest.approx(120, abs=15)
+    assert ages[GRPO, "server_busy"] == pytest.approx(24 * 60, abs=15)
+    assert firing(day, now) == {
+        ("WeightSyncFailed", GRPO, GRPO_SERVER, "timeout", "critical"),
+        ("WeightSyncFailureRateHigh", GRPO, GRPO_SERVER, "", "warning"),
+    }
+    assert by(day, "weight_sync_server_current", now, "run") == {(PPO,): 1}
+
+
+def test_stuck(day: Prometheus) -> None:
+    """Rank 0 is in its request for nine minutes, the others wait, and the time-out is long over."""
+    now = State.STUCK.now
+    ages = f'time() - weight_sync_active_phase_start_timestamp_seconds{{run="{GRPO}"}}'
+    seconds = by(day, ages, now, "rank", "phase")
+    assert set(seconds) == {("0", "request"), *((str(rank), "broadcast") for rank in range(1, 8))}
+    assert seconds["0", "request"] == pytest.approx(540, abs=15)
+    assert by(day, f'weight_sync_timeout_seconds{{run="{GRPO}"}}', now, "run") == {(GRPO,): 120}
+    assert firing(day, now) == {("WeightSyncStuck", GRPO, "", "", "critical")}
+
+
+def test_server_restarted(day: Prometheus) -> None:
+    """It answers, does not have the weights, and has not been synced to since."""
+    now = State.SERVER_RESTARTED.now
+    for name, value in [("up", 1), ("ready", 1), ("current", 0), ("restarts_total", 1)]:
+        query = f'weight_sync_server_{name}{{server="{GRPO_SERVER}"}}'
+        assert by(day, query, now, "server") == {(GRPO_SERVER,): value}, name
+    age = by(day, "time() - weight_sync_server_last_restart_timestamp_seconds", now, "server")
+    assert age == {(GRPO_SERVER,): pytest.approx(180, abs=15)}
+    synced = f'time() - weight_sync_last_success_timestamp_seconds{{run="{GRPO}"}}'
+    assert by(day, synced, now, "run")[GRPO,] > 480
+    assert by(day, f'min_over_time(weight_sync_server_up{{server="{GRPO_SERVER}"}}[10m])', now, "server") == {
+        (GRPO_SERVER,): 0
+    }
+    assert firing(day, now) == {("SGLangServerLostWeights", GRPO, GRPO_SERVER, "", "critical")}
+
+
+@pytest.mark.parametrize(
+    ("state", "later"), [(State.FAILING, 1500), (State.STUCK, 1800), (State.SERVER_RESTARTED, 900)]
+)
+def test_after_each_state_the_day_recovers(day: Prometheus, state: State, later: float) -> None:
+    """Some minutes later nothing fires, and the run syncs again."""
+    assert firing(day, state.now + later) == set()
+    age = f'time() - weight_sync_last_success_timestamp_seconds{{run="{GRPO}"}}'
+    assert by(day, age, state.now + later, "run")[GRPO,] < 400
+
+
+def test_how_trainers_ended(day: Prometheus) -> None:
+    """The run ends clean, failed, lost."""
+    exits = by(day, f'weight_sync_process_exits_total{{run="{GRPO}"}}', State.SERVER_RESTARTED.now, "how")
+    assert exits == {("clean",): 8, ("failed",): 8, ("lost",): 8}
+
+
+@pytest.mark.parametrize(("server", "prefix"), [(GRPO_SERVER, "sglang:"), (PPO_SERVER, "sglang_")])
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("num_running_reqs", {"model_name", "engine_type"}),
+        ("num_queue_reqs", {"model_name", "engine_type"}),
+        ("gen_throughput", {"model_name", "engine_type"}),
+        ("weight_load_duration_seconds", {"model_name", "source"}),
+        ("http_requests_total", {"endpoint", "method"}),
+        ("http_responses_total", {"endpoint", "method", "status_code"}),
+    ],
+)
+def test_both_spellings_of_the_servers_own_metrics(
+    day: Prometheus, server: str, prefix: str, name: str, labels: set[str]
+) -> None:
+    """One server was scraped as text, the other as OpenMetrics."""
+    result = day.query_at(f'{{__name__=~"sglang[:_]{name}",job="sglang",instance="{server}"}}', State.HEALTHY.now)
+    assert {one["metric"]["__name__"] for one in result} == {prefix + name}
+    assert all(labels <= one["metric"].keys() for one in result)
+
+
+def test_refused_updates_stand_in_the_servers_own_count(day: Prometheus) -> None:
+    """The two refusals are answers with 400."""
+    query = 'sglang:http_responses_total{endpoint="/update_weights_from_disk",status_code!="200"}'
+    assert by(day, query, State.FAILING.now, "instance", "status_code") == {(GRPO_SERVER, "400"): 2}
+
+
+def test_an_hour_of_one_big_run(tmp_path: Path) -> None:
+    """As many ranks as asked for, at the end of the hour."""
+    data, series = scale(tmp_path, 16)
+    assert series > 16 * 20
+    with Prometheus(tmp_path / "prometheus", {}, data=data, lookback=LOOKBACK) as prometheus:
+        assert by(prometheus, "sum by (run) (weight_sync_process_up)", SCALE_NOW, "run") == {(GRPO,): 16}
+
+
+def test_a_query_that_is_wrong_says_so(day: Prometheus) -> None:
+    """With Prometheus' own words."""
+    with pytest.raises(AssertionError, match="parse error"):
+        day.query_at("sum(", State.HEALTHY.now)
