@@ -95,6 +95,7 @@ def panel(
     empty: str,
     unit: str = "none",
     decimals: int | None = None,
+    least: float | None = None,
     color: Json | None = None,
     steps: Json | None = None,
     mappings: Sequence[Json] = (),
@@ -118,6 +119,7 @@ def panel(
         empty: Shown where no query has a result.
         unit: Grafana's id of a unit.
         decimals: Digits; Grafana's own choice by default.
+        least: Where the scale begins; the smallest value by default.
         color: Of the values.
         steps: Thresholds.
         mappings: Words for values.
@@ -131,6 +133,7 @@ def panel(
     """
     defaults: Json = {"unit": unit, "noValue": empty}
     defaults |= {"decimals": decimals} if decimals is not None else {}
+    defaults |= {"min": least} if least is not None else {}
     defaults |= {"color": color} if color else {}
     defaults |= {"thresholds": steps} if steps else {}
     defaults |= {"mappings": list(mappings)} if mappings else {}

@@ -13,7 +13,7 @@ from sglang_telemetry.names import Phase
 
 WEIGHT_SYNC, RANKS = "weight-sync", "weight-sync-ranks"
 
-PAGE, WARN, FINE, QUIET = "#D62A3B", "#E69F00", "#56B4E9", "#8E8E99"
+PAGE, PAGE_DARK, WARN, FINE, QUIET = "#D62A3B", "#A01E2B", "#E69F00", "#56B4E9", "#6E6E78"
 PHASES = {
     Phase.SETUP: "#8E8E99",
     Phase.STATE_DICT: "#F0E442",
@@ -102,7 +102,7 @@ def lines(*, fill: int = 0, points: bool = False, stacked: bool = False, thresho
 def bars() -> Json:
     """Field settings of a time series of counts."""
     found: Json = {"drawStyle": "bars", "lineWidth": 0, "fillOpacity": 90, "barAlignment": -1}
-    return found | {"stacking": {"mode": "normal", "group": "A"}, "axisSoftMin": 0, "axisSoftMax": 1}
+    return found | {"stacking": {"mode": "normal", "group": "A"}, "axisSoftMin": 0, "axisSoftMax": 4}
 
 
 def legend(*calcs: str, right: bool = False) -> Json:

@@ -24,6 +24,12 @@ _REQUEST = _WAITED.format(RUN, '"request"')
 _OF_INSTANCES = (
     f'\nand on (instance) label_replace(weight_sync_attempts_total{{{TARGET}}}, "instance", "$1", "server", "(.+)")'
 )
+_AFTER_SUCCESS = f"""unless on (run)
+(
+  max by (run) (weight_sync_last_failure_timestamp_seconds{{{RUN}}})
+  > on (run)
+  max by (run) (weight_sync_last_success_timestamp_seconds{{{RUN}}})
+)"""
 _LIST: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
 
 
@@ -59,7 +65,7 @@ def _waiting() -> list[Json]:
             unit="s",
             options={
                 "calculate": False,
-                "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": True},
+                "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": False},
                 "cellValues": {"unit": "s"},
                 "yAxis": {"axisPlacement": "left"},
                 "rowsFrame": {"layout": "auto", "value": "wait"},
@@ -82,6 +88,7 @@ def _waiting() -> list[Json]:
             empty="no other rank has synced in this time range",
             unit="s",
             color=fixed(FINE),
+            least=0,
             options={
                 "displayMode": "basic",
                 "orientation": "horizontal",
@@ -203,6 +210,7 @@ def _doing() -> list[Json]:
             ),
             width=24,
             height=5,
+            custom={"minWidth": 90},
             empty="no live run",
             transformations=[
                 {
@@ -248,8 +256,9 @@ def _payload() -> list[Json]:
         panel(
             "timeseries",
             "Throughput of the request",
-            "Bytes of the last checkpoint by the seconds of its request: how fast the server takes weights in.",
-            Query(expr=f"{payload}\n/ on (run)\n({_REQUEST} > 0)", legend="{{run}}"),
+            "Bytes of the last checkpoint by the seconds of its request: how fast the server takes weights in. After a "
+            "failed sync nothing is shown.",
+            Query(expr=f"{payload}\n/ on (run)\n({_REQUEST} > 0)\n{_AFTER_SUCCESS}", legend="{{run}}"),
             width=12,
             height=7,
             empty="no live run has written a checkpoint",
@@ -278,7 +287,7 @@ def _server() -> list[Json]:
             "waiting: for running requests, or for the network. SGLang sets its gauge on a failed update too.",
             Query(expr=sent, legend="{{server}}: request, client", color=FINE),
             Query(expr=load, legend="{{server}}: loading, server", color="#009E73"),
-            Query(expr=f"{sent}\n- on (server)\n({load})", legend="{{server}}: waiting", color="#CC79A7"),
+            Query(expr=f"clamp_min({sent}\n- on (server)\n({load}), 0)", legend="{{server}}: waiting", color="#CC79A7"),
             width=12,
             height=8,
             empty="no sync yet, or SGLang is not scraped (--enable-metrics, target host:port as the trainer names it)",

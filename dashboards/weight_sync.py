@@ -71,11 +71,11 @@ _SERVER_STATE = f"""(
 {OF_TARGETS}"""
 _SERVER_WORDS = words(
     {
-        "4": ("down", PAGE),
+        "4": ("down", look.PAGE_DARK),
         "3": ("not ready", PAGE),
         "2": ("other weights", PAGE),
-        "1": ("as synced", FINE),
-        "0": ("up, weights not known", QUIET),
+        "1": ("synced", FINE),
+        "0": ("not known", QUIET),
     }
 )
 
@@ -85,13 +85,13 @@ _OF_TIMEOUT = f"""sum by (run) (max by (run, phase) (weight_sync_last_phase_dura
 max by (run) (weight_sync_timeout_seconds{{{RUN}}})"""
 _STEP_SHARE = f"max by (run) (weight_sync_step_share_ratio{{{RUN}}})"
 _BUCKETS = f'weight_sync_duration_seconds_bucket{{{TARGET},result!="cancelled"}}'
-_SECONDS_AGO = "dtdurations"
 _IN_TABLE: Json = {"instant": True, "shape": "table"}
 
 
 def _tile(title: str, description: str, *queries: Query, empty: str, **more: object) -> Json:
     found = panel("stat", title, description, *queries, width=4, height=4, empty=empty)
-    found["fieldConfig"]["defaults"] |= more
+    # Without a colour of its own, a tile that is empty would be green.
+    found["fieldConfig"]["defaults"] |= {"color": fixed(QUIET)} | more
     return found | {
         "options": {
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
@@ -130,7 +130,7 @@ def _tiles() -> list[Json]:
             "that WeightSyncStale pages.",
             *_worst(_STALE, _AGE, "{{run}}"),
             empty="no live run",
-            unit=_SECONDS_AGO,
+            unit="s",
         ),
         _tile(
             "Last failure",
@@ -138,14 +138,14 @@ def _tiles() -> list[Json]:
             _now(ago[0], "{{cause}} · {{run}}", PAGE),
             _now(ago[1], "{{cause}} · {{run}} · mended", FINE),
             empty="none seen",
-            unit=_SECONDS_AGO,
+            unit="s",
         ),
         _tile(
             "In one phase for",
             "The rank that has been longest in one phase of a running sync. Red: so long that WeightSyncStuck pages.",
             *_worst(_STUCK, _IN_PHASE, "{{run}} rank {{rank}} · {{phase}}"),
             empty="no sync runs",
-            unit=_SECONDS_AGO,
+            unit="s",
         ),
         _tile(
             "Server",
@@ -171,7 +171,7 @@ def _tiles() -> list[Json]:
 
 def _runs() -> Json:
     cells: Json = {"custom.cellOptions": {"type": "color-text"}}
-    named = ["Run", "Weights' age", "Last failure", "Last sync took", "Of time-out", "Of the step", "Expected every"]
+    named = ["Run", "Weights' age", "Last failure", "Last sync took", "Of time-out", "Of the step", "Every"]
     fields = ["run", *(f"Value #{ref}" for ref in "ABCDEF")]
     return panel(
         "table",
@@ -183,10 +183,11 @@ def _runs() -> Json:
         Query(expr=_OF_TIMEOUT, **_IN_TABLE),
         Query(expr=_STEP_SHARE, **_IN_TABLE),
         Query(expr=f"max by (run) (weight_sync_expected_interval_seconds{{{RUN}}})", **_IN_TABLE),
-        width=14,
+        width=13,
         height=7,
         empty="no live run",
         unit="s",
+        custom={"minWidth": 90},
         transformations=[
             {"id": "merge", "options": {}},
             _columns(dict(zip(fields, named, strict=True)), "Time"),
@@ -201,7 +202,8 @@ def _runs() -> Json:
                     ]
                 },
             ),
-            override("byRegexp", "Weights' age|Last failure", {"unit": _SECONDS_AGO}),
+            override("byName", "Last failure", {"noValue": "none seen"}),
+            override("byName", "Of the step", {"noValue": "-"}),
             override(
                 "byName",
                 "Of time-out",
@@ -238,9 +240,10 @@ def _alerts() -> Json:
             expr=f'max by (alertname, severity, run, server, cause) (ALERTS{{{firing},run=~"$run|",{_SERVER[:-1]}|"}})',
             **_IN_TABLE,
         ),
-        width=10,
+        width=11,
         height=7,
         empty="no alert is firing",
+        custom={"minWidth": 90},
         transformations=[_columns(fields, "Time", "Value")],
         overrides=[
             override(
@@ -251,10 +254,12 @@ def _alerts() -> Json:
                     "mappings": [
                         words({"critical": ("pages", PAGE), "warning": ("warns", WARN), "info": ("tells", QUIET)})
                     ],
-                    "custom.width": 80,
+                    "custom.width": 75,
                 },
             ),
-            override("byName", "Alert", {"links": [link("Runbook", look.runbook("${__value.raw}.md"))]}),
+            override(
+                "byName", "Alert", {"custom.width": 200, "links": [link("Runbook", look.runbook("${__value.raw}.md"))]}
+            ),
         ],
         options={"cellHeight": "sm", "sortBy": [{"displayName": "Severity", "desc": False}]},
     )
@@ -279,15 +284,15 @@ def _failures() -> list[Json]:
             "Failed syncs, counted once a sync. A cause whose first failure comes before its counter was ever scraped "
             "is counted by its time stamp.",
             Query(expr=f"sum by (cause) (\n  {counted}\n  or\n  {born}\n)", legend="{{cause}}"),
-            width=10,
+            width=8,
             height=8,
             empty="no sync has failed in this time range",
             unit="short",
             decimals=0,
             color=SHADES | {"fixedColor": PAGE},
             custom=look.bars(),
-            options=look.legend("sum", right=True),
-            interval="1m",
+            options=look.legend(),
+            interval="5m",
         ),
         panel(
             "table",
@@ -300,24 +305,31 @@ def _failures() -> list[Json]:
                 '  "first", "", "cause"\n) > $__from / 1000)',
                 **_IN_TABLE,
             ),
-            width=14,
+            width=16,
             height=8,
+            custom={"minWidth": 90},
             empty="no sync has failed in this time range",
             transformations=[_columns(dict(zip(fields, named, strict=True)), "Time")],
             overrides=[
-                override("byName", "When", {"unit": "dateTimeFromNow", "custom.width": 110}),
+                override("byName", "When", {"unit": "dateTimeFromNow", "custom.width": 115}),
+                override("byRegexp", "Run|Server", {"custom.width": 120}),
                 override(
-                    "byName", "Cause", {"links": [link("Runbook", look.runbook("WeightSyncFailed.md#${__value.raw}"))]}
+                    "byName",
+                    "Cause",
+                    {
+                        "custom.width": 120,
+                        "links": [link("Runbook", look.runbook("WeightSyncFailed.md#${__value.raw}"))],
+                    },
                 ),
                 override(
                     "byName",
                     "First",
                     {
                         "mappings": [words({str(cause): (cause.hint, None) for cause in FailureCause})],
-                        "custom.minWidth": 320,
+                        "custom.minWidth": 200,
                     },
                 ),
-                override("byName", "Trace", {"links": [link("Trace in Tempo", explore)]}),
+                override("byName", "Trace", {"custom.width": 90, "links": [link("Trace in Tempo", explore)]}),
             ],
             options={"cellHeight": "sm", "sortBy": [{"displayName": "When", "desc": True}]},
         ),
@@ -369,7 +381,7 @@ def _durations() -> list[Json]:
             empty="no sync has ended in this time range",
             options={
                 "calculate": False,
-                "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": True},
+                "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": False},
                 "yAxis": {"unit": "s", "axisPlacement": "left"},
                 "cellValues": {"unit": "short", "decimals": 0},
                 "rowsFrame": {"layout": "le"},
@@ -417,8 +429,8 @@ def _server() -> list[Json]:
         panel(
             "state-timeline",
             "State of each server",
-            "down: no answer. not ready: /ready says 503, as in a pause. other weights: /model_info does not show what "
-            "was synced last. Names are compared, not bytes.",
+            "synced: /model_info shows what was synced last; names are compared, not bytes. other weights: it does "
+            "not. not ready: /ready says 503, as in a pause. down: no answer.",
             Query(expr=_SERVER_STATE, legend="{{server}}"),
             width=16,
             height=6,
@@ -454,7 +466,8 @@ def _server() -> list[Json]:
                 {"id": "merge", "options": {}},
                 _columns({"server": "Server", "version": "SGLang", "Value #B": "Restarted"}, "Time", "Value #A"),
             ],
-            overrides=[override("byName", "Restarted", {"unit": "dateTimeFromNow"})],
+            overrides=[override("byName", "Restarted", {"unit": "dateTimeFromNow", "noValue": "not seen"})],
+            custom={"minWidth": 90},
             options={"cellHeight": "sm"},
         ),
     ]

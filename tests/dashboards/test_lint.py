@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dashboards.build import files
-from dashboards.look import PAGE
+from dashboards.look import PAGE, PAGE_DARK
 from sglang_telemetry.causes import FailureCause
 from tests.dashboards.board import BOARDS, asked, panels
 from tests.harness.assets import ALERTS, alerts
@@ -121,7 +121,7 @@ def test_red_is_for_what_pages(board: dict[str, Any]) -> None:
     reddish = {
         one for one in colours if int(one[1:3], 16) > 150 and int(one[3:5], 16) < 100 and int(one[5:7], 16) < 100
     }
-    assert reddish <= {PAGE.upper()}
+    assert reddish <= {PAGE.upper(), PAGE_DARK.upper()}
     assert not {text for text in texts(board) if text in ("red", "green", "dark-red", "palette-classic")}
     red = {one["title"] for one in panels(board) if PAGE in texts(one)}
     assert red <= {

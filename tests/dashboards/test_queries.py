@@ -1,12 +1,16 @@
 """Every query of both dashboards over the scripted day: it gives what is there, and nothing where there is nothing."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_telemetry.names import Phase
+from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.events import Exchange, Identity, SyncRecord, Target
+from sglang_telemetry.names import Phase, Result
+from sglang_telemetry.sinks.log import LogSink
 from tests.dashboards.board import BOARDS, EVERYTHING, Asked, asked, filled, panels
 from tests.dashboards.day import GRPO, GRPO_SERVER, NOTHING, PPO, SCALE_NOW, State, scale
 from tests.dashboards.preview.ask import Answered, Window, answered
@@ -56,7 +60,7 @@ def values(prometheus: Prometheus, title: str, state: State, ref: str = "A") -> 
 
 def rounded(value: Any) -> Any:
     """Without the last digits, which depend on the order in which Prometheus adds."""
-    return float(f"{value:.9g}") if isinstance(value, float) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 @pytest.mark.parametrize("one", asked(), ids=lambda one: f"{one.board}: {one.place}")
@@ -147,6 +151,33 @@ def test_late_rank(day: Prometheus) -> None:
     waits = values(day, "Who comes last", State.HEALTHY)
     assert min((wait, name) for name, wait in waits.items() if GRPO in name)[1] == f"5 {GRPO}"
     assert f"0 {GRPO}" not in waits
+
+
+def test_log_query_finds_our_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """What it looks for stands in a line of ours, and the labels that it uses are keys there."""
+    [target] = next(one for board in BOARDS.values() for one in panels(board) if one["type"] == "logs")["targets"]
+    identity = Identity(run="grpo", run_id="1", rank=0, world_size=1, host="node", pid=1)
+    record = SyncRecord(
+        identity=identity,
+        sequence=1,
+        started_at=0.0,
+        duration_ns=1,
+        phases=(),
+        result=Result.FAILURE,
+        cause=FailureCause.SERVER_BUSY,
+        coordinator=True,
+        trace_id="0" * 32,
+        span_id="0" * 16,
+        target=Target(server="s:1"),
+        exchanges=(Exchange(method="POST", url="http://s:1/", status_code=400, response_text="no"),),
+        decisive=0,
+    )
+    LogSink(fmt="json").emit(record)
+    [line] = caplog.messages
+    [sought] = re.findall(r"\|= `([^`]+)`", target["expr"])
+    assert sought in line
+    keys = {*re.findall(r"\{\{\.(\w+)\}\}", target["expr"]), *re.findall(r"\| (\w+)=~", target["expr"])}
+    assert keys <= json.loads(line).keys()
 
 
 @pytest.mark.parametrize("ranks", [8, 512])
