@@ -14,6 +14,8 @@ Json = dict[str, Any]
 SCHEMA_VERSION = 39
 """Grafana 11 writes it; later ones migrate it, while some refuse what is newer than themselves."""
 COLUMNS = 24
+LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+"""How a stat or a bar makes one value of a series."""
 ALL = "$__all"
 PROMETHEUS: Json = {"type": "prometheus", "uid": "${datasource}"}
 LOKI: Json = {"type": "loki", "uid": "${loki}"}
@@ -83,6 +85,16 @@ def override(matcher: str, value: str, properties: Mapping[str, Any]) -> Json:
     """Settings of some fields, such as those ``byName``."""
     found = [{"id": name, "value": setting} for name, setting in properties.items()]
     return {"matcher": {"id": matcher, "options": value}, "properties": found}
+
+
+def columns(names: Mapping[str, str], *without: str) -> Json:
+    """A transformation: a table's fields in this order, each with the name that people read, and some left out."""
+    options = {
+        "excludeByName": dict.fromkeys(without, True),
+        "indexByName": {name: index for index, name in enumerate(names)},
+        "renameByName": dict(names),
+    }
+    return {"id": "organize", "options": options}
 
 
 def panel(

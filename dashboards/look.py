@@ -112,3 +112,27 @@ def legend(*calcs: str, right: bool = False) -> Json:
         "legend": shape | {"showLegend": True, "calcs": list(calcs)},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
+
+
+def heat(*, cells: str, rows: str) -> Json:
+    """Options of a heatmap whose rows are there already: buckets (``le``), or a series each (``auto``).
+
+    Args:
+        cells: Unit of the values.
+        rows: What a row is.
+    """
+    return {
+        "calculate": False,
+        "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": False},
+        "yAxis": {"axisPlacement": "left"} | ({"unit": "s"} if rows == "le" else {}),
+        "cellValues": {"unit": cells},
+        "rowsFrame": {"layout": rows},
+        "legend": {"show": True},
+        "tooltip": {"mode": "single", "yHistogram": False},
+    }
+
+
+def states(values: str) -> Json:
+    """Options of a state timeline; ``values`` is ``auto`` or ``never``, whether the words stand in the bars."""
+    legend = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+    return {"mergeValues": True, "showValue": values, "rowHeight": 0.85, "legend": legend}

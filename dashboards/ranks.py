@@ -2,8 +2,10 @@
 
 from dashboards import look
 from dashboards.grafana import (
+    LAST,
     Json,
     Query,
+    columns,
     dashboard,
     dashboard_link,
     fixed,
@@ -30,7 +32,6 @@ _AFTER_SUCCESS = f"""unless on (run)
   > on (run)
   max by (run) (weight_sync_last_success_timestamp_seconds{{{RUN}}})
 )"""
-_LIST: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
 
 
 def _sglang(name: str, *matchers: str) -> str:
@@ -63,15 +64,7 @@ def _waiting() -> list[Json]:
             height=10,
             empty="no sync has ended in this time range",
             unit="s",
-            options={
-                "calculate": False,
-                "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": False},
-                "cellValues": {"unit": "s"},
-                "yAxis": {"axisPlacement": "left"},
-                "rowsFrame": {"layout": "auto", "value": "wait"},
-                "legend": {"show": True},
-                "tooltip": {"mode": "single", "yHistogram": False},
-            },
+            options=look.heat(cells="s", rows="auto"),
             interval="5m",
         ),
         panel(
@@ -92,7 +85,7 @@ def _waiting() -> list[Json]:
             options={
                 "displayMode": "basic",
                 "orientation": "horizontal",
-                "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+                "reduceOptions": LAST,
                 "showUnfilled": True,
                 "valueMode": "text",
             },
@@ -161,7 +154,7 @@ def _doing() -> list[Json]:
             color=BY_THRESHOLD,
             steps=thresholds(QUIET),
             custom={"fillOpacity": 90, "lineWidth": 0, "spanNulls": False},
-            options={"mergeValues": True, "showValue": "auto", "rowHeight": 0.85, "legend": _LIST},
+            options=look.states("auto"),
         ),
         panel(
             "state-timeline",
@@ -175,7 +168,7 @@ def _doing() -> list[Json]:
             color=BY_THRESHOLD,
             steps=thresholds(QUIET),
             custom={"fillOpacity": 80, "lineWidth": 0},
-            options={"mergeValues": True, "showValue": "never", "rowHeight": 0.8, "legend": _LIST},
+            options=look.states("never"),
         ),
         panel(
             "timeseries",
@@ -213,21 +206,18 @@ def _doing() -> list[Json]:
             custom={"minWidth": 90},
             empty="no live run",
             transformations=[
-                {
-                    "id": "organize",
-                    "options": {
-                        "excludeByName": {"Time": True, "Value": True},
-                        "indexByName": {"run": 0, "host": 1, "world_size": 2, "engine": 3, "run_id": 4, "versions": 5},
-                        "renameByName": {
-                            "run": "Run",
-                            "host": "Host",
-                            "world_size": "Ranks",
-                            "engine": "Engine",
-                            "run_id": "Run id",
-                            "versions": "Versions",
-                        },
+                columns(
+                    {
+                        "run": "Run",
+                        "host": "Host",
+                        "world_size": "Ranks",
+                        "engine": "Engine",
+                        "run_id": "Run id",
+                        "versions": "Versions",
                     },
-                }
+                    "Time",
+                    "Value",
+                )
             ],
             options={"cellHeight": "sm"},
         ),

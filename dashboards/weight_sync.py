@@ -2,9 +2,11 @@
 
 from dashboards import look
 from dashboards.grafana import (
+    LAST,
     LOKI,
     Json,
     Query,
+    columns,
     dashboard,
     dashboard_link,
     fixed,
@@ -94,7 +96,7 @@ def _tile(title: str, description: str, *queries: Query, empty: str, **more: obj
     found["fieldConfig"]["defaults"] |= {"color": fixed(QUIET)} | more
     return found | {
         "options": {
-            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "reduceOptions": LAST,
             "textMode": "value_and_name",
             "colorMode": "background_solid",
             "graphMode": "none",
@@ -190,7 +192,7 @@ def _runs() -> Json:
         custom={"minWidth": 90},
         transformations=[
             {"id": "merge", "options": {}},
-            _columns(dict(zip(fields, named, strict=True)), "Time"),
+            columns(dict(zip(fields, named, strict=True)), "Time"),
         ],
         overrides=[
             override(
@@ -244,7 +246,7 @@ def _alerts() -> Json:
         height=7,
         empty="no alert is firing",
         custom={"minWidth": 90},
-        transformations=[_columns(fields, "Time", "Value")],
+        transformations=[columns(fields, "Time", "Value")],
         overrides=[
             override(
                 "byName",
@@ -309,7 +311,7 @@ def _failures() -> list[Json]:
             height=8,
             custom={"minWidth": 90},
             empty="no sync has failed in this time range",
-            transformations=[_columns(dict(zip(fields, named, strict=True)), "Time")],
+            transformations=[columns(dict(zip(fields, named, strict=True)), "Time")],
             overrides=[
                 override("byName", "When", {"unit": "dateTimeFromNow", "custom.width": 115}),
                 override("byRegexp", "Run|Server", {"custom.width": 120}),
@@ -334,16 +336,6 @@ def _failures() -> list[Json]:
             options={"cellHeight": "sm", "sortBy": [{"displayName": "When", "desc": True}]},
         ),
     ]
-
-
-def _columns(names: dict[str, str], *without: str) -> Json:
-    """A table's fields in this order, each with the name that people read."""
-    options = {
-        "excludeByName": dict.fromkeys(without, True),
-        "indexByName": {name: index for index, name in enumerate(names)},
-        "renameByName": names,
-    }
-    return {"id": "organize", "options": options}
 
 
 def _durations() -> list[Json]:
@@ -379,15 +371,7 @@ def _durations() -> list[Json]:
             width=12,
             height=8,
             empty="no sync has ended in this time range",
-            options={
-                "calculate": False,
-                "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": False},
-                "yAxis": {"unit": "s", "axisPlacement": "left"},
-                "cellValues": {"unit": "short", "decimals": 0},
-                "rowsFrame": {"layout": "le"},
-                "legend": {"show": True},
-                "tooltip": {"mode": "single", "yHistogram": False},
-            },
+            options=look.heat(cells="short", rows="le"),
             interval="5m",
         ),
         panel(
@@ -439,12 +423,7 @@ def _server() -> list[Json]:
             color=BY_THRESHOLD,
             steps=thresholds(QUIET),
             custom={"fillOpacity": 80, "lineWidth": 0},
-            options={
-                "mergeValues": True,
-                "showValue": "auto",
-                "rowHeight": 0.8,
-                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
-            },
+            options=look.states("auto"),
         ),
         panel(
             "table",
@@ -464,7 +443,7 @@ def _server() -> list[Json]:
             empty="no server of a live run has been asked",
             transformations=[
                 {"id": "merge", "options": {}},
-                _columns({"server": "Server", "version": "SGLang", "Value #B": "Restarted"}, "Time", "Value #A"),
+                columns({"server": "Server", "version": "SGLang", "Value #B": "Restarted"}, "Time", "Value #A"),
             ],
             overrides=[override("byName", "Restarted", {"unit": "dateTimeFromNow", "noValue": "not seen"})],
             custom={"minWidth": 90},

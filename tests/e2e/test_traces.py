@@ -16,6 +16,7 @@ import pytest
 
 from sglang_telemetry.events import PhaseStarted, SyncStarted
 from sglang_telemetry.exporter import snapshot
+from tests.dashboards import board as dashboards
 from tests.harness.answers import BUSY, SUCCESS, Answers, Held
 from tests.harness.exporter import ExporterProcess
 from tests.harness.otlp import OtlpReceiver, ReceivedSpan, SyncTrace
@@ -386,9 +387,12 @@ def test_from_prometheus_to_the_trace(tmp_path: Path) -> None:
             exporter.wait_for_spans(processes=RANKS)
             wait_until(lambda: prometheus.exemplars(failures), "an exemplar is there", timeout=30)
             [found] = prometheus.exemplars(failures)
+            [panel] = (one for one in dashboards.asked() if one.place == "Duration of a sync C")
+            on_dashboard = prometheus.exemplars(dashboards.filled(panel))
             spans = receiver.spans()
     [shown] = found["exemplars"]
     [root] = [span for span in spans if span.name == "weight_sync" and span.status == "ERROR"]
     assert shown["labels"] == {"trace_id": root.trace_id}
+    assert shown["labels"] in [one["labels"] for series in on_dashboard for one in series["exemplars"]]
     SyncTrace.of([span for span in spans if span.trace_id == root.trace_id], ranks=RANKS)
     assert round(float(shown["value"]) * 1e9) == root.duration_ns
