@@ -161,7 +161,9 @@ def panel(
     found |= {"gridPos": {"x": 0, "y": 0, "w": width, "h": height}, "datasource": source}
     found |= {"interval": interval} if interval else {}
     found |= {"targets": [query.target(ref, source) for ref, query in zip(refs, queries, strict=True)]}
-    found |= {"fieldConfig": {"defaults": defaults, "overrides": [*colored, *overrides]}}
+    # In a table, the words for an empty panel would stand in each empty cell.
+    cells = [override("byRegexp", ".*", {"noValue": "-"})] if kind == "table" else []
+    found |= {"fieldConfig": {"defaults": defaults, "overrides": [*colored, *cells, *overrides]}}
     found |= {"options": options} if options else {}
     found |= {"transformations": list(transformations)} if transformations else {}
     return found

@@ -123,6 +123,7 @@ def heat(*, cells: str, rows: str) -> Json:
     """
     return {
         "calculate": False,
+        "filterValues": {"le": 1e-9},
         "color": {"mode": "scheme", "scheme": "Blues", "steps": 64, "reverse": False},
         "yAxis": {"axisPlacement": "left"} | ({"unit": "s"} if rows == "le" else {}),
         "cellValues": {"unit": cells},

@@ -24,7 +24,8 @@ _WAIT = "weight_sync_rank_wait_seconds"
 _WAITED = "sum by (run) (max by (run, phase) (weight_sync_last_phase_duration_seconds{{{},phase=~{}}}))"
 _REQUEST = _WAITED.format(RUN, '"request"')
 _OF_INSTANCES = (
-    f'\nand on (instance) label_replace(weight_sync_attempts_total{{{TARGET}}}, "instance", "$1", "server", "(.+)")'
+    f"\nand on (instance) label_replace(group by (server) (weight_sync_attempts_total{{{TARGET}}}), "
+    '"instance", "$1", "server", "(.+)")'
 )
 _AFTER_SUCCESS = f"""unless on (run)
 (
@@ -41,7 +42,9 @@ def _sglang(name: str, *matchers: str) -> str:
 
 def _requests(kind: str) -> str:
     """Requests of each server of the chosen runs."""
-    return f"sum by (instance) ({_sglang(f'num_{kind}_reqs')}){_OF_INSTANCES}"
+    # Each rank of a tensor or pipeline parallel server may say the same number.
+    once = f"max without (tp_rank, pp_rank, moe_ep_rank) ({_sglang(f'num_{kind}_reqs')})"
+    return f"sum by (instance) ({once}){_OF_INSTANCES}"
 
 
 def _mean_wait(window: str, matchers: str = _RANK) -> str:
@@ -159,12 +162,13 @@ def _doing() -> list[Json]:
         panel(
             "state-timeline",
             "Trainer processes",
-            "up: it lives. gone: it failed or vanished; a clean end leaves nothing. The exits beside say which.",
+            "up: it lives. gone: it failed, or vanished, which pages; the exits beside say which. A clean end leaves "
+            "nothing.",
             Query(expr=f"max by (run, rank) (weight_sync_process_up{{{_RANK}}})", legend="{{run}} {{rank}}"),
             width=14,
             height=8,
             empty="no trainer process is known",
-            mappings=[words({"1": ("up", FINE), "0": ("gone", PAGE)})],
+            mappings=[words({"1": ("up", FINE), "0": ("gone", WARN)})],
             color=BY_THRESHOLD,
             steps=thresholds(QUIET),
             custom={"fillOpacity": 80, "lineWidth": 0},

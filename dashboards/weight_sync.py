@@ -35,25 +35,45 @@ _STALE = f"""(
   )
   and on (run) weight_sync_active{{{RUN}}}
   and on (run) weight_sync_published_version{{{RUN}}} >= {option("stale_min_syncs"):g}
+  or
+  time() - {_FRESH}
+  > on (run)
+  clamp_min(
+    {option("stale_intervals"):g} * max by (run) (weight_sync_expected_interval_seconds{{{RUN}}}),
+    {option("stale_first_seconds"):g}
+  )
+  and on (run) weight_sync_active{{{RUN}}}
+  unless on (run) weight_sync_published_version{{{RUN}}}
 )"""
 
-_FAILED = f"""max by (run, cause) (
+_FAILED = f"""max by (run, server, cause) (
   max_over_time(weight_sync_last_failure_timestamp_seconds{{{TARGET}}}[$__range]) > $__from / 1000
 )"""
-_MENDED = f"max by (run) (max_over_time(weight_sync_last_success_timestamp_seconds{{{TARGET}}}[$__range]))"
-_UNMENDED = f"({_FAILED} unless on (run, cause) ({_FAILED} <= on (run) group_left () {_MENDED}))"
+_SUCCEEDED = f"max_over_time(weight_sync_last_success_timestamp_seconds{{{TARGET}}}[$__range])"
+# A failure whose server is not known is mended by a success with any.
+_UNMENDED = f"""(
+  {_FAILED}
+  unless on (run, server, cause)
+  ({_FAILED} <= on (run, server) group_left () (max by (run) ({_SUCCEEDED}) or max by (run, server) ({_SUCCEEDED})))
+)"""
 
 _START = "weight_sync_active_phase_start_timestamp_seconds"
 _IN_PHASE = f"max by (run, rank, phase) (time() - {_START}{{{RUN}}})"
 _STUCK = f"""(
   max by (run, rank, phase) (time() - {_START}{{{RUN},phase="request"}})
   > on (run) group_left ()
-  (max by (run) (weight_sync_timeout_seconds{{{RUN}}}) + {option("stuck_after_timeout_seconds"):g})
+  (
+    max by (run) (weight_sync_timeout_seconds{{{RUN}}}) + {option("stuck_after_timeout_seconds"):g}
+    or
+    max by (run) ({_START}{{{RUN}}}) * 0 + {option("stuck_request_seconds"):g}
+  )
   or
   max by (run, rank, phase) (time() - {_START}{{{RUN},phase!~"request|broadcast|barrier"}})
   > {option("stuck_phase_seconds"):g}
   or
   max by (run, rank, phase) (time() - {_START}{{{RUN},phase=~"broadcast|barrier"}})
+  and on (run)
+  min by (run) (time() - {_START}{{{RUN},phase=~"broadcast|barrier"}})
   > {option("stuck_waiting_seconds"):g}
   unless on (run) {_START}{{{RUN},phase!~"broadcast|barrier"}}
 )"""
@@ -66,9 +86,9 @@ _SERVER_STATE = f"""(
   or
   (min by (server) (weight_sync_server_current{{{TARGET}}}) == 0) + 2
   or
-  min by (server) (weight_sync_server_current{{{TARGET}}}) == 1
+  (min by (server) (weight_sync_server_current{{{TARGET}}}) == 1) * 0
   or
-  max by (server) (weight_sync_server_up{{{_SERVER}}}) * 0
+  max by (server) (weight_sync_server_up{{{_SERVER}}}) * 0 + 1
 )
 {OF_TARGETS}"""
 _SERVER_WORDS = words(
@@ -76,8 +96,8 @@ _SERVER_WORDS = words(
         "4": ("down", look.PAGE_DARK),
         "3": ("not ready", PAGE),
         "2": ("other weights", PAGE),
-        "1": ("synced", FINE),
-        "0": ("not known", QUIET),
+        "1": ("not known", QUIET),
+        "0": ("synced", FINE),
     }
 )
 
@@ -86,7 +106,8 @@ _OF_TIMEOUT = f"""sum by (run) (max by (run, phase) (weight_sync_last_phase_dura
 / on (run)
 max by (run) (weight_sync_timeout_seconds{{{RUN}}})"""
 _STEP_SHARE = f"max by (run) (weight_sync_step_share_ratio{{{RUN}}})"
-_BUCKETS = f'weight_sync_duration_seconds_bucket{{{TARGET},result!="cancelled"}}'
+_COUNT = f'weight_sync_duration_seconds_count{{{TARGET},result!="cancelled"}}'
+_BUCKETS = _COUNT.replace("_count", "_bucket")
 _IN_TABLE: Json = {"instant": True, "shape": "table"}
 
 
@@ -127,9 +148,9 @@ def _tiles() -> list[Json]:
             empty="no live run",
         ),
         _tile(
-            "Oldest weights",
-            "Time since the last successful sync, or since the start, of the live run that waits longest. Red: so old "
-            "that WeightSyncStale pages.",
+            "Since a sync or start",
+            "Time since the last successful sync, or since the start, of the live run that waits longest, "
+            "with any server. Red: past the threshold of WeightSyncStale.",
             *_worst(_STALE, _AGE, "{{run}}"),
             empty="no live run",
             unit="s",
@@ -139,12 +160,13 @@ def _tiles() -> list[Json]:
             "How long ago a sync failed last in this time range, and why. Red: the run has not synced since.",
             _now(ago[0], "{{cause}} · {{run}}", PAGE),
             _now(ago[1], "{{cause}} · {{run}} · mended", FINE),
-            empty="none seen",
+            empty="no failure seen",
             unit="s",
         ),
         _tile(
             "In one phase for",
-            "The rank that has been longest in one phase of a running sync. Red: so long that WeightSyncStuck pages.",
+            "The rank that has been longest in one phase of a running sync. Red: past the threshold of "
+            "WeightSyncStuck.",
             *_worst(_STUCK, _IN_PHASE, "{{run}} rank {{rank}} · {{phase}}"),
             empty="no sync runs",
             unit="s",
@@ -173,14 +195,14 @@ def _tiles() -> list[Json]:
 
 def _runs() -> Json:
     cells: Json = {"custom.cellOptions": {"type": "color-text"}}
-    named = ["Run", "Weights' age", "Last failure", "Last sync took", "Of time-out", "Of the step", "Every"]
+    named = ["Run", "Since sync or start", "Last failure", "Last sync took", "Of time-out", "Of the step", "Every"]
     fields = ["run", *(f"Value #{ref}" for ref in "ABCDEF")]
     return panel(
         "table",
         "Runs",
         "The live runs, the oldest weights first.",
         Query(expr=_AGE, **_IN_TABLE),
-        Query(expr=f"time() - max by (run) ({_FAILED})", **_IN_TABLE),
+        Query(expr=f"time() - max by (run) ({_FAILED}) and on (run) weight_sync_active{{{RUN}}}", **_IN_TABLE),
         Query(expr=f"sum by (run) ({_LAST})", **_IN_TABLE),
         Query(expr=_OF_TIMEOUT, **_IN_TABLE),
         Query(expr=_STEP_SHARE, **_IN_TABLE),
@@ -227,7 +249,7 @@ def _runs() -> Json:
                 },
             ),
         ],
-        options={"cellHeight": "sm", "sortBy": [{"displayName": "Weights' age", "desc": True}]},
+        options={"cellHeight": "sm", "sortBy": [{"displayName": "Since sync or start", "desc": True}]},
     )
 
 
@@ -270,7 +292,7 @@ def _alerts() -> Json:
 def _failures() -> list[Json]:
     counted = f"max by (run, server, cause) (increase(weight_sync_failures_total{{{TARGET}}}[$__rate_interval])) > 0"
     born = f"""max by (run, server, cause) (
-    weight_sync_last_failure_timestamp_seconds{{{TARGET}}} > time() - 300
+    weight_sync_last_failure_timestamp_seconds{{{TARGET}}} > time() - $__rate_interval_ms / 1000
     unless weight_sync_last_failure_timestamp_seconds{{{TARGET}}} offset $__rate_interval
   ) * 0 + 1"""
     fields = ["Value", "run", "server", "cause", "first", "trace_id"]
@@ -367,7 +389,13 @@ def _durations() -> list[Json]:
             "heatmap",
             "How many syncs took how long",
             "Syncs by duration; each cell is a bucket of the histogram.",
-            Query(expr=f"sum by (le) (increase({_BUCKETS}[$__rate_interval])) > 0", legend="{{le}}", shape="heatmap"),
+            # Each bucket has to have the same points: Grafana subtracts them by number, not by time.
+            Query(
+                expr=f"sum by (le) (increase({_BUCKETS}[$__rate_interval]))\n"
+                f"and on () (sum(increase({_COUNT}[$__rate_interval])) > 0)",
+                legend="{{le}}",
+                shape="heatmap",
+            ),
             width=12,
             height=8,
             empty="no sync has ended in this time range",

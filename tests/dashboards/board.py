@@ -41,7 +41,8 @@ def asked() -> list[Asked]:
                     found.append(Asked(uid, f"{one['title']} {target['refId']}", target["expr"]))
         for variable in board["templating"]["list"]:
             match = re.fullmatch(r"label_values\((.+), \w+\)", variable.get("definition", ""))
-            if match:
+            if variable["type"] == "query":
+                assert match, variable["definition"]
                 found.append(Asked(uid, f"${variable['name']}", match[1]))
         found += [Asked(uid, one["name"], one["expr"]) for one in board["annotations"]["list"]]
     return found

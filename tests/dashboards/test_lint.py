@@ -12,7 +12,16 @@ from tests.dashboards.board import BOARDS, asked, panels
 from tests.harness.assets import ALERTS, alerts
 
 KINDS = {"stat", "table", "timeseries", "heatmap", "state-timeline", "bargauge", "logs"}
-BUILT_IN = {"__range", "__rate_interval", "__from", "__to", "__value", "__url_time_range", "__all"}
+BUILT_IN = {
+    "__range",
+    "__rate_interval",
+    "__rate_interval_ms",
+    "__from",
+    "__to",
+    "__value",
+    "__url_time_range",
+    "__all",
+}
 boards = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 
 
@@ -125,7 +134,7 @@ def test_red_is_for_what_pages(board: dict[str, Any]) -> None:
     assert not {text for text in texts(board) if text in ("red", "green", "dark-red", "palette-classic")}
     red = {one["title"] for one in panels(board) if PAGE in texts(one)}
     assert red <= {
-        "Oldest weights",
+        "Since a sync or start",
         "Last failure",
         "In one phase for",
         "Server",
@@ -133,5 +142,4 @@ def test_red_is_for_what_pages(board: dict[str, Any]) -> None:
         "Firing alerts",
         "Failures by cause",
         "Exits",
-        "Trainer processes",
     }

@@ -12,7 +12,7 @@ from sglang_telemetry.events import Exchange, Identity, SyncRecord, Target
 from sglang_telemetry.names import Phase, Result
 from sglang_telemetry.sinks.log import LogSink
 from tests.dashboards.board import BOARDS, EVERYTHING, Asked, asked, filled, panels
-from tests.dashboards.day import GRPO, GRPO_SERVER, NOTHING, PPO, SCALE_NOW, State, scale
+from tests.dashboards.day import GRPO, GRPO_SERVER, NOTHING, PPO, PPO_SERVER, SCALE_NOW, State, scale
 from tests.dashboards.preview.ask import Answered, Window, answered
 from tests.dashboards.preview.interpolate import ALL, Chosen
 from tests.harness.assets import samples
@@ -113,15 +113,15 @@ def test_one_run_and_both(day: Prometheus, uid: str, panel: Any) -> None:
 
 def test_nothing_is_red_on_a_good_day(day: Prometheus) -> None:
     """The queries that are drawn in red have no result, and no server is in a state that is."""
-    for title in ("Oldest weights", "Last failure", "In one phase for"):
+    for title in ("Since a sync or start", "Last failure", "In one phase for"):
         assert values(day, title, State.HEALTHY) == {}
-    assert values(day, "Server", State.HEALTHY) in ({GRPO_SERVER: 1.0}, {"10.0.0.8:30000": 1.0})
+    assert values(day, "Server", State.HEALTHY) in ({GRPO_SERVER: 0.0}, {PPO_SERVER: 0.0})
     assert values(day, "Firing alerts", State.HEALTHY) == {}
 
 
 def test_failing(day: Prometheus) -> None:
     """Which run, why, since when; and what to do."""
-    assert values(day, "Last failure", State.FAILING) == {f"timeout {GRPO}": pytest.approx(120, abs=15)}
+    assert values(day, "Last failure", State.FAILING) == {f"timeout {GRPO} {GRPO_SERVER}": pytest.approx(120, abs=15)}
     uid, panel = panel_of("Last failures")
     [table] = shown(day, uid, panel, State.FAILING).frames
     columns = {field.title: field.values for field in table.fields}

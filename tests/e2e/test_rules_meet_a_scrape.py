@@ -67,10 +67,15 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[s
         syncing.start()
         wait_until(lambda: "weight_sync_active_phase" in take(), "a sync runs")
         syncing.join()
-        server.kill()
-        wait_until(lambda: exporter.value("weight_sync_server_up", server=server.host_port) == 0, "the server is gone")
-        server.restart()
-        wait_until(lambda: "weight_sync_server_last_restart_timestamp_seconds" in take(), "the restart was noticed")
+
+        def restarted() -> bool:
+            """Killed in the middle of a look it is merely not up: gone is what refuses connections."""
+            for act, up in ((server.kill, 0), (server.restart, 1)):
+                act()
+                wait_until(lambda up=up: exporter.value("weight_sync_server_up", server=server.host_port) == up, "seen")
+            return "weight_sync_server_last_restart_timestamp_seconds" in take()
+
+        wait_until(restarted, "the restart was noticed")
         take()
         handle.uninstrument()
         yield seen
