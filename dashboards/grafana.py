@@ -241,6 +241,7 @@ def dashboard(
     description: str,
     panels: Iterable[Json],
     *,
+    tags: Sequence[str],
     variables: Sequence[Json],
     annotations: Sequence[Json],
     links: Sequence[Json],
@@ -252,6 +253,7 @@ def dashboard(
         title: As in the list.
         description: Below it.
         panels: In their order; they are placed here.
+        tags: To find it by.
         variables: At the top.
         annotations: Marks in all graphs.
         links: At the top.
@@ -260,7 +262,7 @@ def dashboard(
         "uid": uid,
         "title": title,
         "description": description,
-        "tags": ["sglang", "weight-sync"],
+        "tags": list(tags),
         "schemaVersion": SCHEMA_VERSION,
         "version": 1,
         "editable": True,

@@ -1,7 +1,7 @@
 """What both dashboards share: colours, matchers, variables, and the thresholds that the alert rules have.
 
-Red is kept for what pages, orange for what warns. The others are Okabe and Ito's without their red, which people with
-any kind of colour blindness tell apart.
+Red is kept for what pages or will if it stays so, orange for what warns. Most of the others are Okabe and Ito's, which
+people with any kind of colour blindness tell apart.
 """
 
 from dashboards import grafana
@@ -11,6 +11,7 @@ from sglang_telemetry.assets.source import load
 from sglang_telemetry.assets.values import is_duration, milliseconds
 from sglang_telemetry.names import Phase
 
+TAGS = ("sglang", "weight-sync")
 WEIGHT_SYNC, RANKS = "weight-sync", "weight-sync-ranks"
 
 PAGE, PAGE_DARK, WARN, FINE, QUIET = "#D62A3B", "#A01E2B", "#E69F00", "#56B4E9", "#6E6E78"

@@ -363,6 +363,7 @@ def build() -> Json:
             row("SGLang and this monitoring"),
             *_server(),
         ],
+        tags=look.TAGS,
         variables=look.variables(rank),
         annotations=look.annotations(),
         links=[dashboard_link("Weight sync", look.WEIGHT_SYNC, "Fresh, failing, stuck, and what the server runs")],

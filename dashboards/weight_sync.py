@@ -255,13 +255,16 @@ def _runs() -> Json:
 
 def _alerts() -> Json:
     fields = {"severity": "Severity", "alertname": "Alert", "run": "Run", "server": "Server", "cause": "Cause"}
-    firing = 'alertname=~"WeightSync.*|SGLangServer.*",alertname!="WeightSyncHeartbeat",alertstate="firing"'
+    firing = (
+        'alertname=~"WeightSync.*|SGLangServer.*",alertname!="WeightSyncHeartbeat",alertstate="firing",'
+        'run=~"$run|",server=~"$server|"'
+    )
     return panel(
         "table",
         "Firing alerts",
         "What Prometheus says now; a click on the name opens the runbook. Empty also where the rules are not loaded.",
         Query(
-            expr=f'max by (alertname, severity, run, server, cause) (ALERTS{{{firing},run=~"$run|",{_SERVER[:-1]}|"}})',
+            expr=f"max by (alertname, severity, run, server, cause) (ALERTS{{{firing}}})",
             **_IN_TABLE,
         ),
         width=11,
@@ -521,6 +524,7 @@ def build() -> Json:
             *_server(),
             row("Logs, from Loki", collapsed=[_logs()]),
         ],
+        tags=look.TAGS,
         variables=look.variables(),
         annotations=look.annotations(),
         links=[dashboard_link("Ranks", look.RANKS, "Who waits for whom, processes, SGLang's own metrics")],

@@ -32,7 +32,7 @@ _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class Format(StrEnum):
-    """Who reads the rules."""
+    """Who reads the rules and dashboards."""
 
     PROMETHEUS = "prometheus"
     OPERATOR = "prometheus-operator"

@@ -67,9 +67,7 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The result of an instant query."""
-        answer = SESSION.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=10).json()
-        assert answer["status"] == "success", answer
-        return list(answer["data"]["result"])
+        return self._result("query", query=expression)
 
     def query_at(self, expression: str, at: float) -> list[dict[str, Any]]:
         """The result of an instant query at that Unix time."""

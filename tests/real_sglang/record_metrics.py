@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import requests
-
 from tests.harness.processes import wait_until
+from tests.harness.prometheus import SESSION
 from tests.real_sglang.scenarios import Player, Scenario, post, update
 from tests.real_sglang.server import RealSGLang
 
@@ -40,7 +39,7 @@ USED = frozenset(
         "http_requests_active",
     }
 )
-"""What our dashboards show, without ``sglang:`` or ``sglang_``."""
+"""What is compared, without ``sglang:`` or ``sglang_``: what our dashboards show, and what stands beside it."""
 
 REQUESTS = Scenario(
     name="metrics",
@@ -55,9 +54,6 @@ STATUSES = [200, 400, 200]
 
 _SAMPLE = re.compile(r"([\w:]+)(?:\{(.*?)\})? (\S+)( # .*)?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-SESSION = requests.Session()
-SESSION.trust_env = False  # the loopback is not asked through a proxy
 
 
 class Sample(NamedTuple):
@@ -103,7 +99,7 @@ def shapes(found: Iterable[Sample]) -> dict[str, str]:
 
 
 def used(shape: dict[str, str]) -> dict[str, str]:
-    """Those that our dashboards show."""
+    """Those that are compared."""
     return {name: one for name, one in shape.items() if name[len("sglang:") :] in USED}
 
 
