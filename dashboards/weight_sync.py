@@ -46,6 +46,10 @@ _STALE = f"""(
   unless on (run) weight_sync_published_version{{{RUN}}}
 )"""
 
+# A run that ended leaves its counters with a lasting exporter; an exporter that goes takes them with it.
+_SILENT = f"""group by (run) (last_over_time(weight_sync_active{{{RUN}}}[$__range]))
+unless on (run) (weight_sync_attempts_total{{{RUN}}} or weight_sync_process_exits_total{{{RUN}}})"""
+
 _FAILED = f"""max by (run, server, cause) (
   max_over_time(weight_sync_last_failure_timestamp_seconds{{{TARGET}}}[$__range]) > $__from / 1000
 )"""
@@ -143,9 +147,11 @@ def _tiles() -> list[Json]:
     return [
         _tile(
             "Live runs",
-            "Runs whose trainer lives, as far as the exporter knows.",
+            "Runs whose trainer lives, as far as the exporter knows. Orange: those whose exporter has gone in this "
+            "time range, with or without the run: nothing is known of them now.",
             _now(f"count(group by (run) (weight_sync_active{{{RUN}}}))", "runs", FINE),
-            empty="no live run",
+            _now(f"count({_SILENT})", "not heard of", WARN),
+            empty="no live run known",
         ),
         _tile(
             "Since a sync or start",

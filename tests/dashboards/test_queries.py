@@ -12,7 +12,7 @@ from sglang_telemetry.events import Exchange, Identity, SyncRecord, Target
 from sglang_telemetry.names import Phase, Result
 from sglang_telemetry.sinks.log import LogSink
 from tests.dashboards.board import BOARDS, EVERYTHING, Asked, asked, filled, panels
-from tests.dashboards.day import GRPO, GRPO_SERVER, NOTHING, PPO, PPO_SERVER, SCALE_NOW, State, scale
+from tests.dashboards.day import END, GRPO, GRPO_SERVER, NOTHING, PPO, PPO_SERVER, SCALE_NOW, State, scale
 from tests.dashboards.preview.ask import Answered, Window, answered
 from tests.dashboards.preview.interpolate import ALL, Chosen
 from tests.harness.assets import samples
@@ -151,6 +151,17 @@ def test_late_rank(day: Prometheus) -> None:
     waits = values(day, "Who comes last", State.HEALTHY)
     assert min((wait, name) for name, wait in waits.items() if GRPO in name)[1] == f"5 {GRPO}"
     assert f"0 {GRPO}" not in waits
+
+
+def test_an_exporter_that_is_gone_is_no_quiet_night(day: Prometheus) -> None:
+    """Ten minutes after the last scrape nobody lives, and both runs are named as not heard of; before, nobody was."""
+    _, panel = panel_of("Live runs")
+    found = []
+    for now in (State.HEALTHY.now, END + 600):
+        for target in panel["targets"]:
+            query = filled(Asked("weight-sync", "Live runs", target["expr"]), now - 3600, now)
+            found.append([float(one["value"][1]) for one in day.query_at(query, now)])
+    assert found == [[2.0], [], [], [2.0]]
 
 
 def test_log_query_finds_our_lines(caplog: pytest.LogCaptureFixture) -> None:
