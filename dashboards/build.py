@@ -25,13 +25,13 @@ def files() -> dict[Path, str]:
 
 def main() -> int:
     """Write or check."""
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    stale = {path: text for path, text in files().items() if not path.exists() or path.read_text() != text}
     if "--check" in sys.argv:
         if stale:
             print(f"not what the code says: {', '.join(path.name for path in stale)}; run `make assets`")
         return int(bool(stale))
-    for path in stale:
-        path.write_text(files()[path])
+    for path, text in stale.items():
+        path.write_text(text)
     print(f"dashboards ok: {', '.join(path.name for path in stale) or 'all up to date'}")
     return 0
 

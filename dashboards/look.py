@@ -4,9 +4,11 @@ Red is kept for what pages or will if it stays so, orange for what warns. Most o
 people with any kind of colour blindness tell apart.
 """
 
+from functools import cache
+
 from dashboards import grafana
-from dashboards.grafana import Json
-from sglang_telemetry.assets.options import find_options
+from dashboards.grafana import Json, Query
+from sglang_telemetry.assets.options import Option, find_options
 from sglang_telemetry.assets.source import load
 from sglang_telemetry.assets.values import is_duration, milliseconds
 from sglang_telemetry.names import Phase
@@ -40,8 +42,23 @@ def option(name: str) -> float:
     Raises:
         KeyError: There is none of that name.
     """
-    text = find_options(load().rules)[name].default
+    text = _options()[name].default
     return milliseconds(text) / 1000 if is_duration(text) else float(text)
+
+
+@cache
+def _options() -> dict[str, Option]:
+    return dict(find_options(load().rules))
+
+
+def seconds_in(phases: str) -> str:
+    """Seconds that the last sync of each run spent in the phases that a pattern matches."""
+    return f'sum by (run) (max by (run, phase) (weight_sync_last_phase_duration_seconds{{{RUN},phase=~"{phases}"}}))'
+
+
+def in_table(expr: str) -> Query:
+    """A query whose result is rows of a table, as of the end of the time range."""
+    return Query(expr=expr, instant=True, shape="table")
 
 
 def runbook(path: str) -> str:
@@ -138,3 +155,13 @@ def states(values: str) -> Json:
     """Options of a state timeline; ``values`` is ``auto`` or ``never``, whether the words stand in the bars."""
     legend = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
     return {"mergeValues": True, "showValue": values, "rowHeight": 0.85, "legend": legend}
+
+
+CELLS: Json = {"minWidth": 90}
+"""Field settings of a table: Grafana's own least width would push columns out of sight."""
+
+
+def table(sort: str | None = None, *, descending: bool = True) -> Json:
+    """Options of a table, sorted by a column."""
+    order = {"sortBy": [{"displayName": sort, "desc": descending}]} if sort else {}
+    return {"cellHeight": "sm"} | order

@@ -21,8 +21,7 @@ from sglang_telemetry.names import Exit
 
 _RANK = f'{RUN},rank=~"$rank"'
 _WAIT = "weight_sync_rank_wait_seconds"
-_WAITED = "sum by (run) (max by (run, phase) (weight_sync_last_phase_duration_seconds{{{},phase=~{}}}))"
-_REQUEST = _WAITED.format(RUN, '"request"')
+_REQUEST = look.seconds_in("request")
 _OF_INSTANCES = (
     f"\nand on (instance) label_replace(group by (server) (weight_sync_attempts_total{{{TARGET}}}), "
     '"instance", "$1", "server", "(.+)")'
@@ -117,8 +116,7 @@ def _waiting() -> list[Json]:
             "Share of the last sync that rank 0 spent in broadcast and barrier. WeightSyncRankSkew warns at "
             f"{option('skew_ratio'):.0%} in most syncs of an hour.",
             Query(
-                expr=f"{_WAITED.format(RUN, chr(34) + 'broadcast|barrier' + chr(34))}\n/ on (run)\n"
-                f"{_WAITED.format(RUN, chr(34) + '.+' + chr(34))}",
+                expr=f"{look.seconds_in('broadcast|barrier')}\n/ on (run)\n{look.seconds_in('.+')}",
                 legend="{{run}}",
             ),
             width=12,
@@ -200,14 +198,10 @@ def _doing() -> list[Json]:
             "table",
             "Runs and versions",
             "The runs whose trainer processes live.",
-            Query(
-                expr=f"max by (run, run_id, host, world_size, engine, versions) (weight_sync_run_info{{{RUN}}})",
-                instant=True,
-                shape="table",
-            ),
+            look.in_table(f"max by (run, run_id, host, world_size, engine, versions) (weight_sync_run_info{{{RUN}}})"),
             width=24,
             height=5,
-            custom={"minWidth": 90},
+            custom=look.CELLS,
             empty="no live run",
             transformations=[
                 columns(
@@ -223,7 +217,7 @@ def _doing() -> list[Json]:
                     "Value",
                 )
             ],
-            options={"cellHeight": "sm"},
+            options=look.table(),
         ),
     ]
 

@@ -1,5 +1,7 @@
 """For whoever is on call: is it fresh, does it fail and why, is it stuck, does the server run what was sent."""
 
+from collections.abc import Sequence
+
 from dashboards import look
 from dashboards.grafana import (
     LAST,
@@ -26,23 +28,24 @@ _FRESH = f"""max by (run) (
   weight_sync_process_start_timestamp_seconds{{{RUN},rank="0"}}
 )"""
 _AGE = f"time() - {_FRESH} and on (run) weight_sync_active{{{RUN}}}"
-_STALE = f"""(
-  time() - {_FRESH}
+
+
+def _older(least: str) -> str:
+    """The age of each run that is past its intervals, and past an option's seconds."""
+    return f"""time() - {_FRESH}
   > on (run)
   clamp_min(
     {option("stale_intervals"):g} * max by (run) (weight_sync_expected_interval_seconds{{{RUN}}}),
-    {option("stale_min_seconds"):g}
+    {option(least):g}
   )
-  and on (run) weight_sync_active{{{RUN}}}
+  and on (run) weight_sync_active{{{RUN}}}"""
+
+
+_STALE = f"""(
+  {_older("stale_min_seconds")}
   and on (run) weight_sync_published_version{{{RUN}}} >= {option("stale_min_syncs"):g}
   or
-  time() - {_FRESH}
-  > on (run)
-  clamp_min(
-    {option("stale_intervals"):g} * max by (run) (weight_sync_expected_interval_seconds{{{RUN}}}),
-    {option("stale_first_seconds"):g}
-  )
-  and on (run) weight_sync_active{{{RUN}}}
+  {_older("stale_first_seconds")}
   unless on (run) weight_sync_published_version{{{RUN}}}
 )"""
 
@@ -106,28 +109,44 @@ _SERVER_WORDS = words(
 )
 
 _LAST = f"max by (run, phase) (weight_sync_last_phase_duration_seconds{{{RUN}}})"
-_OF_TIMEOUT = f"""sum by (run) (max by (run, phase) (weight_sync_last_phase_duration_seconds{{{RUN},phase="request"}}))
+_OF_TIMEOUT = f"""{look.seconds_in("request")}
 / on (run)
 max by (run) (weight_sync_timeout_seconds{{{RUN}}})"""
 _STEP_SHARE = f"max by (run) (weight_sync_step_share_ratio{{{RUN}}})"
 _COUNT = f'weight_sync_duration_seconds_count{{{TARGET},result!="cancelled"}}'
 _BUCKETS = _COUNT.replace("_count", "_bucket")
-_IN_TABLE: Json = {"instant": True, "shape": "table"}
 
 
-def _tile(title: str, description: str, *queries: Query, empty: str, **more: object) -> Json:
-    found = panel("stat", title, description, *queries, width=4, height=4, empty=empty)
-    # Without a colour of its own, a tile that is empty would be green.
-    found["fieldConfig"]["defaults"] |= {"color": fixed(QUIET)} | more
-    return found | {
-        "options": {
+def _tile(
+    title: str,
+    description: str,
+    *queries: Query,
+    empty: str,
+    unit: str = "none",
+    color: Json | None = None,
+    steps: Json | None = None,
+    mappings: Sequence[Json] = (),
+) -> Json:
+    return panel(
+        "stat",
+        title,
+        description,
+        *queries,
+        width=4,
+        height=4,
+        empty=empty,
+        unit=unit,
+        color=color or fixed(QUIET),  # without a colour of its own, a tile that is empty would be green
+        steps=steps,
+        mappings=mappings,
+        options={
             "reduceOptions": LAST,
             "textMode": "value_and_name",
             "colorMode": "background_solid",
             "graphMode": "none",
             "justifyMode": "center",
-        }
-    }
+        },
+    )
 
 
 def _now(expr: str, legend: str, color: str) -> Query:
@@ -184,7 +203,7 @@ def _tiles() -> list[Json]:
             empty="not known",
             mappings=[_SERVER_WORDS],
             color=BY_THRESHOLD,
-            thresholds=thresholds(QUIET),
+            steps=thresholds(QUIET),
         ),
         _tile(
             "Request, of its time-out",
@@ -194,30 +213,38 @@ def _tiles() -> list[Json]:
             empty="no sync yet",
             unit="percentunit",
             color=BY_THRESHOLD,
-            thresholds=thresholds(FINE, (option("near_timeout_ratio"), WARN)),
+            steps=thresholds(FINE, (option("near_timeout_ratio"), WARN)),
         ),
     ]
 
 
+_COLORED: Json = {"custom.cellOptions": {"type": "color-text"}}
+
+
+def _share(column: str, most: float) -> Json:
+    """A column of shares, orange from one on."""
+    looks = {"unit": "percentunit", "color": BY_THRESHOLD, "thresholds": thresholds("text", (most, WARN))}
+    return override("byName", column, _COLORED | looks)
+
+
 def _runs() -> Json:
-    cells: Json = {"custom.cellOptions": {"type": "color-text"}}
     named = ["Run", "Since sync or start", "Last failure", "Last sync took", "Of time-out", "Of the step", "Every"]
     fields = ["run", *(f"Value #{ref}" for ref in "ABCDEF")]
     return panel(
         "table",
         "Runs",
         "The live runs, the oldest weights first.",
-        Query(expr=_AGE, **_IN_TABLE),
-        Query(expr=f"time() - max by (run) ({_FAILED}) and on (run) weight_sync_active{{{RUN}}}", **_IN_TABLE),
-        Query(expr=f"sum by (run) ({_LAST})", **_IN_TABLE),
-        Query(expr=_OF_TIMEOUT, **_IN_TABLE),
-        Query(expr=_STEP_SHARE, **_IN_TABLE),
-        Query(expr=f"max by (run) (weight_sync_expected_interval_seconds{{{RUN}}})", **_IN_TABLE),
+        look.in_table(_AGE),
+        look.in_table(f"time() - max by (run) ({_FAILED}) and on (run) weight_sync_active{{{RUN}}}"),
+        look.in_table(f"sum by (run) ({_LAST})"),
+        look.in_table(_OF_TIMEOUT),
+        look.in_table(_STEP_SHARE),
+        look.in_table(f"max by (run) (weight_sync_expected_interval_seconds{{{RUN}}})"),
         width=13,
         height=7,
         empty="no live run",
         unit="s",
-        custom={"minWidth": 90},
+        custom=look.CELLS,
         transformations=[
             {"id": "merge", "options": {}},
             columns(dict(zip(fields, named, strict=True)), "Time"),
@@ -233,29 +260,10 @@ def _runs() -> Json:
                 },
             ),
             override("byName", "Last failure", {"noValue": "none seen"}),
-            override("byName", "Of the step", {"noValue": "-"}),
-            override(
-                "byName",
-                "Of time-out",
-                cells
-                | {
-                    "unit": "percentunit",
-                    "color": BY_THRESHOLD,
-                    "thresholds": thresholds("text", (option("near_timeout_ratio"), WARN)),
-                },
-            ),
-            override(
-                "byName",
-                "Of the step",
-                cells
-                | {
-                    "unit": "percentunit",
-                    "color": BY_THRESHOLD,
-                    "thresholds": thresholds("text", (option("slow_share_ratio"), WARN)),
-                },
-            ),
+            _share("Of time-out", option("near_timeout_ratio")),
+            _share("Of the step", option("slow_share_ratio")),
         ],
-        options={"cellHeight": "sm", "sortBy": [{"displayName": "Since sync or start", "desc": True}]},
+        options=look.table("Since sync or start"),
     )
 
 
@@ -269,21 +277,18 @@ def _alerts() -> Json:
         "table",
         "Firing alerts",
         "What Prometheus says now; a click on the name opens the runbook. Empty also where the rules are not loaded.",
-        Query(
-            expr=f"max by (alertname, severity, run, server, cause) (ALERTS{{{firing}}})",
-            **_IN_TABLE,
-        ),
+        look.in_table(f"max by (alertname, severity, run, server, cause) (ALERTS{{{firing}}})"),
         width=11,
         height=7,
         empty="no alert is firing",
-        custom={"minWidth": 90},
+        custom=look.CELLS,
         transformations=[columns(fields, "Time", "Value")],
         overrides=[
             override(
                 "byName",
                 "Severity",
-                {
-                    "custom.cellOptions": {"type": "color-text"},
+                _COLORED
+                | {
                     "mappings": [
                         words({"critical": ("pages", PAGE), "warning": ("warns", WARN), "info": ("tells", QUIET)})
                     ],
@@ -294,7 +299,7 @@ def _alerts() -> Json:
                 "byName", "Alert", {"custom.width": 200, "links": [link("Runbook", look.runbook("${__value.raw}.md"))]}
             ),
         ],
-        options={"cellHeight": "sm", "sortBy": [{"displayName": "Severity", "desc": False}]},
+        options=look.table("Severity", descending=False),
     )
 
 
@@ -332,15 +337,14 @@ def _failures() -> list[Json]:
             "Last failures",
             "Each failed sync that a scrape has seen in this time range, the last first, with the first thing to do. "
             "The trace opens in the chosen Tempo.",
-            Query(
-                expr="1000 * (label_join(\n  max by (run, server, cause, trace_id) "
+            look.in_table(
+                "1000 * (label_join(\n  max by (run, server, cause, trace_id) "
                 f"(max_over_time(weight_sync_last_failure_trace_timestamp_seconds{{{TARGET}}}[$__range])),\n"
-                '  "first", "", "cause"\n) > $__from / 1000)',
-                **_IN_TABLE,
+                '  "first", "", "cause"\n) > $__from / 1000)'
             ),
             width=16,
             height=8,
-            custom={"minWidth": 90},
+            custom=look.CELLS,
             empty="no sync has failed in this time range",
             transformations=[columns(dict(zip(fields, named, strict=True)), "Time")],
             overrides=[
@@ -364,7 +368,7 @@ def _failures() -> list[Json]:
                 ),
                 override("byName", "Trace", {"custom.width": 90, "links": [link("Trace in Tempo", explore)]}),
             ],
-            options={"cellHeight": "sm", "sortBy": [{"displayName": "When", "desc": True}]},
+            options=look.table("When"),
         ),
     ]
 
@@ -466,14 +470,9 @@ def _server() -> list[Json]:
             "table",
             "Servers",
             "SGLang's version, and when a restart was noticed last.",
-            Query(
-                expr=f"max by (server, version) (weight_sync_server_info{{{_SERVER}}}) {OF_TARGETS}",
-                **_IN_TABLE,
-            ),
-            Query(
-                expr="1000 * max by (server) (weight_sync_server_last_restart_timestamp_seconds"
-                f"{{{_SERVER}}}) {OF_TARGETS}",
-                **_IN_TABLE,
+            look.in_table(f"max by (server, version) (weight_sync_server_info{{{_SERVER}}}) {OF_TARGETS}"),
+            look.in_table(
+                f"1000 * max by (server) (weight_sync_server_last_restart_timestamp_seconds{{{_SERVER}}}) {OF_TARGETS}"
             ),
             width=8,
             height=6,
@@ -483,8 +482,8 @@ def _server() -> list[Json]:
                 columns({"server": "Server", "version": "SGLang", "Value #B": "Restarted"}, "Time", "Value #A"),
             ],
             overrides=[override("byName", "Restarted", {"unit": "dateTimeFromNow", "noValue": "not seen"})],
-            custom={"minWidth": 90},
-            options={"cellHeight": "sm"},
+            custom=look.CELLS,
+            options=look.table(),
         ),
     ]
 

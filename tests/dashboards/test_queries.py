@@ -14,6 +14,7 @@ from sglang_telemetry.sinks.log import LogSink
 from tests.dashboards.board import BOARDS, EVERYTHING, Asked, asked, filled, panels
 from tests.dashboards.day import END, GRPO, GRPO_SERVER, NOTHING, PPO, PPO_SERVER, SCALE_NOW, State, scale
 from tests.dashboards.preview.ask import Answered, Window, answered
+from tests.dashboards.preview.draw import panel_width
 from tests.dashboards.preview.interpolate import ALL, Chosen
 from tests.harness.assets import samples
 from tests.harness.backfill import LOOKBACK
@@ -38,8 +39,8 @@ ONLY_IN = {
 
 def shown(prometheus: Prometheus, uid: str, panel: Any, state: State, chosen: Chosen = EVERYTHING) -> Answered:
     """A panel with its data, as the preview draws it."""
-    width = panel["gridPos"]["w"] / 24 * 1280
-    return answered(panel, BOARDS[uid], prometheus, Window(state.start, state.now), chosen, width)
+    window = Window(state.start, state.now)
+    return answered(panel, BOARDS[uid], prometheus, window, chosen, panel_width(panel))
 
 
 def panel_of(title: str) -> tuple[str, Any]:

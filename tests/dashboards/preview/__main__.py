@@ -5,17 +5,16 @@ depends on when it is made.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.dashboards.board import BOARDS, FOLDER
 from tests.dashboards.day import State, load
 from tests.dashboards.preview.ask import QueryRefusedError, Window
 from tests.dashboards.preview.draw import drawn
+from tests.harness.backfill import LOOKBACK
 from tests.harness.prometheus import Prometheus
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,15 +24,13 @@ def main(arguments: list[str] | None = None) -> int:
         Exit status: 1 when a query was refused.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.dashboards.preview", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "dashboards" / "preview", help="folder for the pictures")
+    parser.add_argument("--out", type=Path, default=FOLDER / "preview", help="folder for the pictures")
     out: Path = parser.parse_args(arguments).out
-    dashboards = [json.loads(path.read_text()) for path in sorted((ROOT / "dashboards").glob("*.json"))]
     out.mkdir(parents=True, exist_ok=True)
     count = 0
     with tempfile.TemporaryDirectory() as folder:
-        # No longer than the day's own scrapes need it: series that were filled in have no stale marks.
-        with Prometheus(Path(folder), {}, data=load(Path(folder)), lookback="40s") as prometheus:
-            for dashboard in dashboards:
+        with Prometheus(Path(folder), {}, data=load(Path(folder)), lookback=LOOKBACK) as prometheus:
+            for dashboard in BOARDS.values():
                 for state in State:
                     try:
                         picture = drawn(dashboard, prometheus, Window(state.start, state.now), {})
