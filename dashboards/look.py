@@ -11,7 +11,7 @@ from dashboards.grafana import Json, Query
 from sglang_telemetry.assets.options import Option, find_options
 from sglang_telemetry.assets.source import load
 from sglang_telemetry.assets.values import is_duration, milliseconds
-from sglang_telemetry.names import Phase
+from sglang_telemetry.names import Phase, Policy
 
 TAGS = ("sglang", "weight-sync")
 WEIGHT_SYNC, RANKS = "weight-sync", "weight-sync-ranks"
@@ -27,6 +27,7 @@ PHASES = {
     Phase.BARRIER: "#882E72",
     Phase.OTHER: "#CCBB88",
 }
+POLICIES = {Policy.CURRENT: FINE, Policy.MIXED: "#F0E442", Policy.STALE: WARN, Policy.UNKNOWN: QUIET}
 SHADES: Json = {"mode": "shades", "fixedColor": FINE}
 BY_THRESHOLD: Json = {"mode": "thresholds"}
 

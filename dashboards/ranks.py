@@ -228,18 +228,35 @@ def _payload() -> list[Json]:
         panel(
             "timeseries",
             "Checkpoint and free space",
-            "Bytes of the last checkpoint, and what is free where it is written. WeightSyncSharedPathLow warns when "
-            f"less than {option('shared_path_checkpoints'):g} checkpoints are free.",
+            "Bytes of the last checkpoint, and what is free where it is written; inodes where their number is fixed. "
+            f"WeightSyncSharedPathLow warns when less than {option('shared_path_checkpoints'):g} checkpoints, or "
+            f"{option('shared_path_inodes'):g} inodes, are free.",
             Query(expr=payload, legend="{{run}}: checkpoint"),
             Query(expr=f"min by (run) (weight_sync_shared_path_free_bytes{{{RUN}}})", legend="{{run}}: free"),
+            Query(
+                expr=f"min by (run) (weight_sync_shared_path_free_inodes{{{RUN}}})",
+                legend="{{run}}: free inodes",
+                color="#CC79A7",
+            ),
             width=12,
             height=7,
             empty="no live run has written a checkpoint",
             unit="bytes",
             color=SHADES,
             custom=look.lines() | {"lineInterpolation": "stepAfter"},
-            overrides=[override("byFrameRefID", "B", {"color": {"mode": "shades", "fixedColor": "#009E73"}})],
-            options=look.legend("lastNotNull", "min"),
+            overrides=[
+                override("byFrameRefID", "B", {"color": {"mode": "shades", "fixedColor": "#009E73"}}),
+                override(
+                    "byFrameRefID",
+                    "C",
+                    {
+                        "unit": "short",
+                        "custom.axisPlacement": "right",
+                        "custom.lineStyle": {"fill": "dash", "dash": [10, 10]},
+                    },
+                ),
+            ],
+            options=look.legend("lastNotNull", right=True),
         ),
         panel(
             "timeseries",

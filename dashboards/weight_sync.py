@@ -108,6 +108,24 @@ _SERVER_WORDS = words(
     }
 )
 
+# A late finding raises the confirmed one first: a scrape in between would see less than nothing.
+_BEHIND = f"""max by (run) (
+  max by (run, server) (weight_sync_published_version{{{TARGET}}})
+  - on (run, server)
+  max by (run, server) (weight_sync_confirmed_version{{{TARGET}}})
+  >= 0
+)"""
+_DELAY = "weight_sync_confirmation_delay_seconds"
+_DELAYED, _CONFIRMED = (
+    f"sum by (claimed, applied) (increase({_DELAY}_{part}{{{TARGET}}}[$__rate_interval]))" for part in ("sum", "count")
+)
+_FIRST_DELAYED, _FIRST_CONFIRMED = (
+    f"""sum by (claimed, applied) (
+    {_DELAY}_{part}{{{TARGET}}} unless {_DELAY}_{part}{{{TARGET}}} offset $__rate_interval
+  )"""
+    for part in ("sum", "count")
+)
+
 _LAST = f"max by (run, phase) (weight_sync_last_phase_duration_seconds{{{RUN}}})"
 _OF_TIMEOUT = f"""{look.seconds_in("request")}
 / on (run)
@@ -198,7 +216,8 @@ def _tiles() -> list[Json]:
         ),
         _tile(
             "Server",
-            "The worst state of any server: does it run what was synced last? By what /ready and /model_info say.",
+            "The worst state of any server: does it run what was synced last? By /ready, by the checksum of "
+            "/weights_checker, and by /model_info.",
             Query(expr=f"topk(1, {_SERVER_STATE})", legend="{{server}}", instant=True),
             empty="not known",
             mappings=[_SERVER_WORDS],
@@ -221,30 +240,32 @@ def _tiles() -> list[Json]:
 _COLORED: Json = {"custom.cellOptions": {"type": "color-text"}}
 
 
-def _share(column: str, most: float) -> Json:
-    """A column of shares, orange from one on."""
-    looks = {"unit": "percentunit", "color": BY_THRESHOLD, "thresholds": thresholds("text", (most, WARN))}
+def _warned(column: str, unit: str, least: float) -> Json:
+    """A column that is orange from a value on."""
+    looks = {"unit": unit, "color": BY_THRESHOLD, "thresholds": thresholds("text", (least, WARN))}
     return override("byName", column, _COLORED | looks)
 
 
 def _runs() -> Json:
-    named = ["Run", "Since sync or start", "Last failure", "Last sync took", "Of time-out", "Of the step", "Every"]
-    fields = ["run", *(f"Value #{ref}" for ref in "ABCDEF")]
+    named = ["Run", "Synced", "Failed", "Took", "Of time-out", "Of the step", "Every", "Unchanged"]
+    fields = ["run", *(f"Value #{ref}" for ref in "ABCDEFG")]
     return panel(
         "table",
         "Runs",
-        "The live runs, the oldest weights first.",
+        "The live runs, the oldest weights first. Synced, or else started, and failed: so long ago. Unchanged: so many "
+        "syncs in a row sent the content of the one before, although the model was trained; WeightSyncSameBytes warns.",
         look.in_table(_AGE),
         look.in_table(f"time() - max by (run) ({_FAILED}) and on (run) weight_sync_active{{{RUN}}}"),
         look.in_table(f"sum by (run) ({_LAST})"),
         look.in_table(_OF_TIMEOUT),
         look.in_table(_STEP_SHARE),
         look.in_table(f"max by (run) (weight_sync_expected_interval_seconds{{{RUN}}})"),
+        look.in_table(f"max by (run) (weight_sync_unchanged_syncs{{{RUN}}})"),
         width=13,
         height=7,
         empty="no live run",
         unit="s",
-        custom=look.CELLS,
+        custom={"minWidth": 75},
         transformations=[
             {"id": "merge", "options": {}},
             columns(dict(zip(fields, named, strict=True)), "Time"),
@@ -259,11 +280,13 @@ def _runs() -> Json:
                     ]
                 },
             ),
-            override("byName", "Last failure", {"noValue": "none seen"}),
-            _share("Of time-out", option("near_timeout_ratio")),
-            _share("Of the step", option("slow_share_ratio")),
+            override("byRegexp", "^(Synced|Failed|Took|Every)$", {"custom.width": 76}),
+            override("byName", "Failed", {"noValue": "none"}),
+            _warned("Of time-out", "percentunit", option("near_timeout_ratio")),
+            _warned("Of the step", "percentunit", option("slow_share_ratio")),
+            _warned("Unchanged", "none", option("unchanged_syncs")),
         ],
-        options=look.table("Since sync or start"),
+        options=look.table("Synced"),
     )
 
 
@@ -454,10 +477,11 @@ def _server() -> list[Json]:
         panel(
             "state-timeline",
             "State of each server",
-            "synced: /model_info shows what was synced last; names are compared, not bytes. other weights: it does "
-            "not. not ready: /ready says 503, as in a pause. down: no answer.",
+            "synced: it runs what was synced last, by the checksum of /weights_checker; where there is none, by the "
+            "names that /model_info shows. other weights: it does not. not ready: /ready says 503, as in a pause. "
+            "down: no answer.",
             Query(expr=_SERVER_STATE, legend="{{server}}"),
-            width=16,
+            width=14,
             height=6,
             empty="no server of a live run has been asked",
             mappings=[_SERVER_WORDS],
@@ -469,21 +493,112 @@ def _server() -> list[Json]:
         panel(
             "table",
             "Servers",
-            "SGLang's version, and when a restart was noticed last.",
+            "SGLang's version, when a restart was noticed last, and how often in this time range the server went back: "
+            "it showed the weight version of an earlier sync than the one that it was seen to run.",
             look.in_table(f"max by (server, version) (weight_sync_server_info{{{_SERVER}}}) {OF_TARGETS}"),
             look.in_table(
                 f"1000 * max by (server) (weight_sync_server_last_restart_timestamp_seconds{{{_SERVER}}}) {OF_TARGETS}"
             ),
-            width=8,
+            look.in_table(
+                f"round(max by (server) (increase(weight_sync_server_went_back_total{{{_SERVER}}}[$__range]))) "
+                f"{OF_TARGETS}"
+            ),
+            width=10,
             height=6,
             empty="no server of a live run has been asked",
             transformations=[
                 {"id": "merge", "options": {}},
-                columns({"server": "Server", "version": "SGLang", "Value #B": "Restarted"}, "Time", "Value #A"),
+                columns(
+                    {"server": "Server", "version": "SGLang", "Value #B": "Restarted", "Value #C": "Went back"},
+                    "Time",
+                    "Value #A",
+                ),
             ],
-            overrides=[override("byName", "Restarted", {"unit": "dateTimeFromNow", "noValue": "not seen"})],
+            overrides=[
+                override(
+                    "byName",
+                    "Restarted",
+                    {"unit": "dateTimeFromNow", "noValue": "not seen", "custom.width": 125},
+                ),
+                _warned("Went back", "none", 1),
+            ],
             custom=look.CELLS,
             options=look.table(),
+        ),
+        panel(
+            "timeseries",
+            "Sent, and seen to run",
+            "Behind: so many syncs are between the one that was sent last and the one that the server was last seen to "
+            "run. It should be 0, and 1 for a moment after a sync; absent where nothing can tell. Dots: mean time from "
+            "the end of a sync until it was known whether the server took it, by what the sync had said (yes, no, "
+            "unknown) and what was found.",
+            Query(expr=_BEHIND, legend="{{run}}: syncs behind"),
+            Query(
+                expr=f"{_DELAYED} / ({_CONFIRMED} > 0)\nor\n{_FIRST_DELAYED} / {_FIRST_CONFIRMED}",
+                legend="said {{claimed}}, found {{applied}}",
+                color="#0072B2",
+            ),
+            width=12,
+            height=8,
+            empty="no server has been seen to run a sync",
+            color=SHADES,
+            custom=look.lines(fill=20) | {"lineInterpolation": "stepAfter", "axisSoftMax": 4},
+            overrides=[
+                override("byFrameRefID", "A", {"decimals": 0}),
+                override(
+                    "byFrameRefID",
+                    "B",
+                    {
+                        "unit": "s",
+                        "custom.drawStyle": "points",
+                        "custom.fillOpacity": 0,
+                        "custom.pointSize": 4,
+                        "custom.axisPlacement": "right",
+                    },
+                ),
+                override("byRegexp", "^said (unknown|no), found yes$", {"color": fixed("#CC79A7")}),
+                override("byName", "said yes, found no", {"color": fixed(WARN)}),
+            ],
+            options=look.legend(),
+            interval="1m",
+        ),
+        panel(
+            "timeseries",
+            "Rollouts by policy",
+            "Answers a second, by the weights that made them, as the weight_version in each says. stale: of an older "
+            "sync; mixed: of several, as when an update comes while they are generated. unknown: no label that is "
+            "known, as without tag_weights, or of a server with its start weights. Cut off: as many of them were "
+            "aborted.",
+            # Each exporter tells of the ranks of its host only, so that those of all have to be added.
+            Query(
+                expr=f"sum by (policy) (rate(weight_sync_rollouts_total{{{RUN}}}[$__rate_interval])) > 0",
+                legend="{{policy}}",
+            ),
+            Query(
+                expr=f"sum(rate(weight_sync_rollouts_aborted_total{{{RUN}}}[$__rate_interval])) > 0",
+                legend="cut off",
+                color="#CC79A7",
+            ),
+            width=12,
+            height=8,
+            empty="no instrumented engine got an answer in this time range",
+            unit="suffix:/s",
+            custom={key: value for key, value in look.bars().items() if key != "axisSoftMax"},
+            overrides=[
+                *(override("byName", str(policy), {"color": fixed(color)}) for policy, color in look.POLICIES.items()),
+                override(
+                    "byFrameRefID",
+                    "B",
+                    {
+                        "custom.drawStyle": "line",
+                        "custom.lineWidth": 2,
+                        "custom.fillOpacity": 0,
+                        "custom.stacking": {"mode": "none", "group": "A"},
+                    },
+                ),
+            ],
+            options=look.legend(),
+            interval="5m",
         ),
     ]
 

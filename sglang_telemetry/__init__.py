@@ -3,6 +3,7 @@
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import (
     Checkpoint,
+    CheckpointInspected,
     EnginePrint,
     Event,
     Exchange,
@@ -12,12 +13,13 @@ from sglang_telemetry.events import (
     ProcessEnded,
     ProcessStarted,
     RequestRecord,
+    RolloutsSeen,
     SyncRecord,
     SyncStarted,
     Target,
     TelemetryError,
 )
-from sglang_telemetry.names import Applied, Component, Exit, Phase, Result, Transport
+from sglang_telemetry.names import Applied, Component, Exit, Phase, Policy, Result, Transport
 from sglang_telemetry.sinks.journal import JournalSink
 from sglang_telemetry.sinks.log import LogSink
 from sglang_telemetry.sinks.protocol import Sink
@@ -26,6 +28,7 @@ from sglang_telemetry.telemetry import EditedSync, Telemetry, instrument
 __all__ = [
     "Applied",
     "Checkpoint",
+    "CheckpointInspected",
     "Component",
     "EditedSync",
     "EnginePrint",
@@ -39,10 +42,12 @@ __all__ = [
     "Phase",
     "PhaseSpan",
     "PhaseStarted",
+    "Policy",
     "ProcessEnded",
     "ProcessStarted",
     "RequestRecord",
     "Result",
+    "RolloutsSeen",
     "Sink",
     "SyncRecord",
     "SyncStarted",

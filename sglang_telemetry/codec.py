@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.names import Applied, Component, Exit, Phase, Result, Transport
+from sglang_telemetry.names import Applied, Component, Evidence, Exit, Phase, Result, Transport
 
 _KEPT = 32
 
@@ -28,6 +28,7 @@ _FALLBACK: Mapping[type, enum.Enum] = {
     Transport: Transport.DISK,
     Component: Component.SINK,
     Exit: Exit.FAILED,
+    Evidence: Evidence.MODEL_PATH,
 }
 
 
@@ -69,7 +70,7 @@ def converter(hint: Any) -> Callable[[Any], Any]:
         return lambda value: tuple(item(one) for one in value)
     if origin is deque:
         return lambda value: deque(value, maxlen=_KEPT)
-    if origin is dict:  # JSON has no other keys than text
+    if origin in {dict, Mapping}:  # JSON has no other keys than text
         name, entry = int if args[0] is int else converter(args[0]), converter(args[1])
         return lambda value: {name(key): entry(one) for key, one in value.items()}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):

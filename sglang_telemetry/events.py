@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.names import Applied, Component, Exit, Phase, Result, Transport
+from sglang_telemetry.names import Applied, Component, Evidence, Exit, Phase, Result, Transport
 
 MAX_EXCHANGES = 16
 """A record holds no more requests than these, so that an engine that polls in its sync does not write a long one."""
 
 __all__ = [
     "Checkpoint",
+    "CheckpointInspected",
     "EnginePrint",
     "Event",
     "Exchange",
@@ -28,11 +29,14 @@ __all__ = [
     "ProcessStarted",
     "ProcessUnwatched",
     "RequestRecord",
+    "RolloutsSeen",
     "ServerSeen",
     "SyncRecord",
+    "SyncResolved",
     "SyncStarted",
     "Target",
     "TelemetryError",
+    "WatchedPath",
 ]
 
 
@@ -199,6 +203,7 @@ class Exchange:
         error_type: Class name of the exception that came instead of an answer.
         error_text: Its text, cleaned.
         error_errno: The first errno found in the exception's chain.
+        weights_applied: Did this server take the weights, by its own answer? None where the sync's own says it.
     """
 
     method: str
@@ -211,6 +216,7 @@ class Exchange:
     error_type: str | None = None
     error_text: str | None = None
     error_errno: int | None = None
+    weights_applied: Applied | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +228,9 @@ class Checkpoint:
         files: Number of weight files, None when the folder could not be read.
         bytes: Size of all files in it.
         free_bytes: Free space of its file system for this user.
+        free_inodes: Free inodes of it; None where it has no fixed number of them.
+        read_only: It is mounted read-only here.
+        fs_type: Such as ``nfs4`` or ``tmpfs``.
         fault: What is wrong with it; None when nothing is known to be.
     """
 
@@ -229,6 +238,9 @@ class Checkpoint:
     files: int | None = None
     bytes: int | None = None
     free_bytes: int | None = None
+    free_inodes: int | None = None
+    read_only: bool | None = None
+    fs_type: str | None = None
     fault: str | None = None
 
 
@@ -293,6 +305,72 @@ class SyncRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInspected:
+    """What was sent was looked at beside the sync, which waited for nothing; told after the sync's record.
+
+    Args:
+        at: Unix seconds.
+        target: Where it was sent.
+        trace_id: The sync's.
+        result: How the sync ended.
+        path: The checkpoint's folder.
+        fault: What is wrong with the checkpoint, as seen from the trainer.
+        incomplete: Tensors of the model are missing in it, while others of their kind are there.
+        digest: Of the content; None when it was not read to its end.
+        sampled_bytes: How much of the content the digest is of.
+        same: The content is that of the sync before; None when that is not known.
+        changed: Share of the tensors whose content is another than in the sync before, 0 to 1; None when that is not
+            known, or may be less than a server keeps of it, as of single precision.
+        trained: The model was changed or generated rollouts since then; None when that cannot be told.
+        seconds: How long the look took.
+    """
+
+    identity: Identity
+    sequence: int
+    at: float
+    target: Target
+    trace_id: str
+    result: Result
+    path: str
+    fault: str | None = None
+    incomplete: bool = False
+    digest: str | None = None
+    sampled_bytes: int = 0
+    same: bool | None = None
+    changed: float | None = None
+    trained: bool | None = None
+    seconds: float = 0.0
+
+    @property
+    def unchanged(self) -> bool:
+        """The same content was sent again, unless the model is known not to have been trained in between."""
+        return self.same is True and self.trained is not False
+
+    @property
+    def mixed(self) -> bool:
+        """The server took a checkpoint with missing tensors, which kept their old values (SGLang 0.5.23, measured)."""
+        return self.incomplete and self.result is Result.SUCCESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsSeen:
+    """What the engine's generated answers since the last of these said of the weights that made them.
+
+    Args:
+        at: Unix seconds.
+        sequence: The last sync that had begun before.
+        counts: Answers by the values of :class:`~sglang_telemetry.names.Policy`, without those that had none.
+        aborted: How many of them the server cut off.
+    """
+
+    identity: Identity
+    at: float
+    sequence: int
+    counts: Mapping[str, int]
+    aborted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """The engine sent something outside of a sync, such as a rollout, and was answered or not.
 
@@ -311,6 +389,53 @@ class RequestRecord:
     span_id: str
     exchange: Exchange
     parent_span_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResolved:
+    """The exporter has seen whether a server took the weights of a sync; never told by a trainer.
+
+    Args:
+        identity: The coordinator's.
+        trace_id: The sync's.
+        ended_at: Unix seconds of the end of the sync.
+        at: Unix seconds of the end of the look that told.
+        claimed: What the sync's record says.
+        applied: What was found: yes or no.
+        evidence: By what.
+        shown: What the server showed, in words.
+    """
+
+    identity: Identity
+    sequence: int
+    trace_id: str
+    target: Target
+    ended_at: float
+    at: float
+    claimed: Applied
+    applied: Applied
+    evidence: Evidence
+    shown: str = ""
+
+    @property
+    def delay_seconds(self) -> float:
+        """From the end of the sync to the look that told; never negative."""
+        return max(0.0, self.at - self.ended_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedPath:
+    """The exporter looked at the folder that it watches.
+
+    Args:
+        at: Unix seconds.
+        writable: Its own probe file could be written.
+        ages: By host, seconds since the probe file of that host's exporter was last seen to change here.
+    """
+
+    at: float
+    writable: bool
+    ages: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +459,10 @@ class ServerSeen:
         ready: It takes requests; None when that is unknown.
         version: SGLang's own, as far as it is known.
         restarted: A restart was noticed with this look.
+        went_back: It showed the weight version of an earlier sync than the one that it was seen to run.
         current: By run, does it show the weights that the run synced last; without the runs of which that is unknown.
+        confirmed: By run, the sequence of the last sync that it was seen to run.
+        confirmed_of: By run, the run id of that sync's start: sequences of another start are others.
     """
 
     server: str
@@ -343,7 +471,10 @@ class ServerSeen:
     ready: bool | None = None
     version: str | None = None
     restarted: bool = False
+    went_back: bool = False
     current: Mapping[str, bool] = field(default_factory=dict)
+    confirmed: Mapping[str, int] = field(default_factory=dict)
+    confirmed_of: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,9 +528,13 @@ Event = (
     | SyncStarted
     | PhaseStarted
     | SyncRecord
+    | CheckpointInspected
     | RequestRecord
+    | RolloutsSeen
     | EnginePrint
+    | SyncResolved
     | ServerSeen
+    | WatchedPath
     | TelemetryError
     | LaunchStarted
     | LaunchSignalled

@@ -3,6 +3,7 @@
 Renaming anything in here is a breaking change for somebody's dashboard and has its own heading in the changelog.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -42,6 +43,11 @@ class Applied(StrEnum):
     UNKNOWN = "unknown"
 
 
+PROBE_FOLDER = ".sglang-telemetry"
+"""Below a shared folder that an exporter watches: a name that no loader of weights looks at."""
+PROBE_SUFFIX = ".probe"
+PROBE_FILE_SECONDS = 10.0
+"""How often an exporter writes its probe file."""
 UPDATE_ROUTE = "/update_weights_from_"
 """What SGLang's routes that take weights begin with."""
 
@@ -53,6 +59,25 @@ class Transport(StrEnum):
     TENSOR = "tensor"
     DISTRIBUTED = "distributed"
     IPC = "ipc"
+
+
+class Policy(StrEnum):
+    """Which policy a rollout came from, by the weight versions in its answer; labels that are not ours are unknown."""
+
+    CURRENT = "current"
+    STALE = "stale"
+    MIXED = "mixed"
+    UNKNOWN = "unknown"
+
+
+class Evidence(StrEnum):
+    """By what it was told whether a server took the weights of a sync, the surest first."""
+
+    CHECKPOINT = "checkpoint"
+    CHECKSUM = "checksum"
+    WEIGHT_VERSION = "weight_version"
+    MODEL_PATH = "model_path"
+    RESTART = "restart"
 
 
 class Exit(StrEnum):
@@ -82,6 +107,11 @@ class LogEvent(StrEnum):
     SUCCEEDED = "weight_sync.succeeded"
     FAILED = "weight_sync.failed"
     CANCELLED = "weight_sync.cancelled"
+    NOT_APPLIED = "weight_sync.not_applied"
+    RESOLVED = "weight_sync.resolved"
+    SAME_BYTES = "weight_sync.same_bytes"
+    SERVER_RESTARTED = "sglang_server.restarted"
+    SERVER_WENT_BACK = "sglang_server.went_back"
     ENGINE_PRINT = "engine.print"
     TELEMETRY_ERROR = "telemetry.error"
 
@@ -91,6 +121,7 @@ class SpanName(StrEnum):
 
     SYNC = "weight_sync"
     RANK = "weight_sync.rank"
+    RESOLVED = "weight_sync.resolved"
 
 
 def phase_span(phase: Phase) -> str:
@@ -113,6 +144,9 @@ class Attribute(StrEnum):
     WEIGHTS_APPLIED = "weight_sync.weights_applied"
     ATTEMPTS = "weight_sync.attempts"
     PAYLOAD_BYTES = "weight_sync.payload_bytes"
+    CLAIMED = "weight_sync.claimed"
+    EVIDENCE = "weight_sync.evidence"
+    DELAY = "weight_sync.resolution_delay_seconds"
     UNFINISHED = "weight_sync.unfinished"
     RESPONSE_TEXT = "weight_sync.response_text"
     ERROR_MESSAGE = "error.message"
@@ -143,6 +177,10 @@ class Env(StrEnum):
     LAUNCH_ID = "SGLANG_TELEMETRY_LAUNCH_ID"
     LOG_FORMAT = "SGLANG_TELEMETRY_LOG_FORMAT"
     DISABLED = "SGLANG_TELEMETRY_DISABLED"
+    API_KEY = "SGLANG_TELEMETRY_API_KEY"
+    API_KEY_FILE = "SGLANG_TELEMETRY_API_KEY_FILE"
+    ADMIN_API_KEY = "SGLANG_TELEMETRY_ADMIN_API_KEY"
+    ADMIN_API_KEY_FILE = "SGLANG_TELEMETRY_ADMIN_API_KEY_FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +281,35 @@ PUBLISHED = Metric(
     "Sequence of the sync whose weights were sent last and, by the server's own word, taken.",
     ("run", "server"),
 )
+CONFIRMED = Metric(
+    "weight_sync_confirmed_version",
+    "gauge",
+    "Sequence of the last sync of this run that the server was seen to run; absent before the first.",
+    ("run", "server"),
+)
+CONFIRMATION_DELAY = Metric(
+    "weight_sync_confirmation_delay_seconds",
+    "histogram",
+    "Seconds from the end of a sync until the exporter had seen whether the server took its weights: what the sync had "
+    "claimed, and what was found.",
+    ("run", "server", "claimed", "applied"),
+)
+UNCHANGED = Metric(
+    "weight_sync_unchanged_syncs",
+    "gauge",
+    "Syncs in a row whose checkpoint had the content of the one before, unless the model is known not to have been "
+    "trained in between.",
+    ("run",),
+)
+ROLLOUTS = Metric(
+    "weight_sync_rollouts",
+    "counter",
+    "Generated answers by the policy that made them: the last synced, an older one, several, or one that is unknown.",
+    ("run", "policy"),
+)
+ROLLOUTS_ABORTED = Metric(
+    "weight_sync_rollouts_aborted", "counter", "Generated answers that the server cut off, as a pause does.", ("run",)
+)
 STEP_SHARE = Metric(
     "weight_sync_step_share_ratio",
     "gauge",
@@ -308,6 +375,12 @@ SERVER_LAST_RESTART = Metric(
     "Unix time at which a restart of the server was last noticed; absent before the first.",
     ("server",),
 )
+SERVER_WENT_BACK = Metric(
+    "weight_sync_server_went_back",
+    "counter",
+    "Times that the server showed the weight version of an earlier sync than the one it was seen to run.",
+    ("server",),
+)
 SERVER_CURRENT = Metric(
     "weight_sync_server_current",
     "gauge",
@@ -320,6 +393,36 @@ SHARED_PATH_FREE = Metric(
     "gauge",
     "Free bytes of the file system of the checkpoint folder after the last sync.",
     ("run",),
+)
+SHARED_PATH_FREE_INODES = Metric(
+    "weight_sync_shared_path_free_inodes",
+    "gauge",
+    "Free inodes of that file system; absent where it has no fixed number of them.",
+    ("run",),
+)
+SHARED_PATH_WRITABLE = Metric(
+    "weight_sync_shared_path_writable",
+    "gauge",
+    "0 when the file system of the checkpoint folder is mounted read-only on the trainer's host, else 1.",
+    ("run",),
+)
+SHARED_PATH_INFO = Metric(
+    "weight_sync_shared_path",
+    "info",
+    "File system type of the checkpoint folder, on the trainer's host.",
+    ("run", "fs_type"),
+)
+WATCHED_AGE = Metric(
+    "weight_sync_watched_path_age_seconds",
+    "gauge",
+    "Seconds since the probe file that the exporter of that host writes into --watch-path was seen to change here.",
+    ("host",),
+)
+WATCHED_WRITABLE = Metric(
+    "weight_sync_watched_path_writable",
+    "gauge",
+    "1 when this exporter could write its own probe file into --watch-path, else 0; absent without that option.",
+    (),
 )
 TELEMETRY_ERRORS = Metric(
     "weight_sync_telemetry_errors",
@@ -353,6 +456,11 @@ METRICS: tuple[Metric, ...] = (
     TIMEOUT,
     EXPECTED_INTERVAL,
     PUBLISHED,
+    CONFIRMED,
+    CONFIRMATION_DELAY,
+    UNCHANGED,
+    ROLLOUTS,
+    ROLLOUTS_ABORTED,
     STEP_SHARE,
     PROCESS_UP,
     PROCESS_START,
@@ -364,11 +472,22 @@ METRICS: tuple[Metric, ...] = (
     SERVER_INFO,
     SERVER_RESTARTS,
     SERVER_LAST_RESTART,
+    SERVER_WENT_BACK,
     SERVER_CURRENT,
     SHARED_PATH_FREE,
+    SHARED_PATH_FREE_INODES,
+    SHARED_PATH_WRITABLE,
+    SHARED_PATH_INFO,
+    WATCHED_AGE,
+    WATCHED_WRITABLE,
     TELEMETRY_ERRORS,
     TELEMETRY_LAST_ERROR,
 )
 
 BUCKETS: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Upper bounds in seconds of every histogram: a small model on one host takes 0.05 s, a big one minutes."""
+
+
+def probe_host(host: str) -> str:
+    """The name of a host's probe file, without the suffix, whatever the host is called."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", host)[:200]

@@ -2,7 +2,8 @@
 
 ``weight_sync`` (the coordinator's) > ``weight_sync.rank`` (one a rank) > ``weight_sync.<phase>`` > the request. A rank
 whose caller had an active span has these in the caller's trace; in the trace that all ranks derive alike, spans without
-phases stand in their place and link to them, so that every sync can be read there as a whole.
+phases stand in their place and link to them, so that every sync can be read there as a whole. What the exporter finds
+out later, against the sync's own word, is a span ``weight_sync.resolved`` below ``weight_sync``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +19,19 @@ from sglang_telemetry.events import (
     ProcessLost,
     RequestRecord,
     SyncRecord,
+    SyncResolved,
     SyncStarted,
+    Target,
 )
 from sglang_telemetry.names import RESPONSE_EVENT, UPDATE_ROUTE, Applied, Attribute, Phase, Result, SpanName, phase_span
-from sglang_telemetry.trace_ids import phase_span_id, rank_span_id, request_span_id, root_span_id, trace_id
+from sglang_telemetry.trace_ids import (
+    phase_span_id,
+    rank_span_id,
+    request_span_id,
+    resolved_span_id,
+    root_span_id,
+    trace_id,
+)
 
 Value = str | int | float | bool
 Attributes = Mapping[str, Value]
@@ -80,6 +90,8 @@ def spans_of(event: Event) -> tuple[Span, ...]:
             return tuple(_sync(_of_loss(event, event.sync)))
         case RequestRecord():
             return (_outside(event),)
+        case SyncResolved() if event.applied is not event.claimed:
+            return tuple(_resolved(event))
         case _:
             return ()
 
@@ -270,6 +282,35 @@ def _outside(record: RequestRecord) -> Span:
     )
 
 
+def _resolved(event: SyncResolved) -> Iterator[Span]:
+    """What a sync had claimed turned out otherwise: from its end to the look that told."""
+    identity, sequence = event.identity, event.sequence
+    derived, root = trace_id(identity, sequence), root_span_id(identity, sequence)
+    refuted = event.applied is Applied.NO
+    span = Span(
+        identity=identity,
+        name=SpanName.RESOLVED,
+        trace_id=event.trace_id,
+        span_id=resolved_span_id(identity, sequence, event.target.server or "", event.applied),
+        parent_span_id=root,
+        start_ns=_unix_ns(event.ended_at),
+        end_ns=max(_unix_ns(event.ended_at), _unix_ns(event.at)),
+        attributes={
+            **_who(identity, sequence),
+            **_known(_server(event.target)),
+            Attribute.CLAIMED: event.claimed.value,
+            Attribute.WEIGHTS_APPLIED: event.applied.value,
+            Attribute.EVIDENCE: event.evidence.value,
+            Attribute.DELAY: event.delay_seconds,
+            **({Attribute.CAUSE: FailureCause.NOT_APPLIED.value} if refuted and event.claimed is Applied.YES else {}),
+        },
+        error=FailureCause.NOT_APPLIED.value if refuted and event.claimed is Applied.YES else None,
+    )
+    yield span
+    if event.trace_id != derived:
+        yield replace(span, trace_id=derived, links=((event.trace_id, span.span_id),))
+
+
 def _client(
     exchange: Exchange,
     *,
@@ -339,10 +380,13 @@ def _who(identity: Identity, sequence: int) -> dict[str, Value]:
 
 
 def _target(sync: SyncRecord | SyncStarted) -> dict[str, Value | None]:
-    parts = _split(f"//{sync.target.server or ''}")
+    return {Attribute.VERSION: sync.version, **_server(sync.target)}
+
+
+def _server(target: Target) -> dict[str, Value | None]:
+    parts = _split(f"//{target.server or ''}")
     return {
-        Attribute.VERSION: sync.version,
-        Attribute.TRANSPORT: sync.target.transport.value,
+        Attribute.TRANSPORT: target.transport.value,
         Attribute.SERVER_ADDRESS: parts.hostname,
         Attribute.SERVER_PORT: _port(parts),
     }

@@ -5,10 +5,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from sglang_telemetry.events import Identity, ProcessEnded, ProcessStarted, Target
 from sglang_telemetry.identity import IdentitySource
-from sglang_telemetry.instrument.engine import EngineInstrument, check, running, target_of
+from sglang_telemetry.instrument.engine import EngineInstrument, Place, check, running, target_of
+from sglang_telemetry.instrument.model import tensors_of
 from sglang_telemetry.instrument.sync import Recorder, Sync
 from sglang_telemetry.names import Component, Env, Exit, Phase
 from sglang_telemetry.platform import boot_id, pid_namespace, start_ticks
@@ -19,6 +21,9 @@ from sglang_telemetry.sinks.protocol import Sink
 from sglang_telemetry.text import clean, server_of
 from sglang_telemetry.timeline import Clock, SystemClock
 from sglang_telemetry.version import own_version
+
+if TYPE_CHECKING:
+    from sglang_telemetry.preflight import Report
 
 _OFF = frozenset({"1", "true", "yes", "on"})
 _ON = frozenset({"", "0", "false", "no", "off"})
@@ -34,6 +39,8 @@ def instrument(
     run_id: str | None = None,
     expected_interval_seconds: float | None = None,
     propagate: bool = True,
+    tag_weights: bool = False,
+    inspect_checkpoints: bool = True,
     clock: Clock | None = None,
 ) -> "Telemetry":
     """Observe every weight sync of a rollout engine; the engine stays the object it was.
@@ -48,6 +55,10 @@ def instrument(
             share through the process group's store, then a random one.
         expected_interval_seconds: Seconds between two syncs, for staleness alerts; default the median of those seen.
         propagate: The engine's requests carry ``traceparent``, unless something else set it.
+        tag_weights: Updates that name no ``weight_version`` are sent with one that names run, start and sequence, so
+            that the server and its answers say which sync they run.
+        inspect_checkpoints: A thread beside each update from disk looks whether the checkpoint is whole, and whether
+            it is another than the one before; the sync does not wait for it.
         clock: Where time comes from; a test gives its own.
 
     Raises:
@@ -64,6 +75,8 @@ def instrument(
         run_id=run_id,
         expected_interval_seconds=expected_interval_seconds,
         propagate=propagate,
+        tag_weights=tag_weights,
+        inspect_checkpoints=inspect_checkpoints,
         clock=clock,
         engine=type(engine).__name__,
         target=target_of(engine),
@@ -94,6 +107,8 @@ class Telemetry:
         run_id: str | None = None,
         expected_interval_seconds: float | None = None,
         propagate: bool = True,
+        tag_weights: bool = False,
+        inspect_checkpoints: bool = True,
         clock: Clock | None = None,
         url: str | None = None,
         engine: str | None = None,
@@ -108,7 +123,8 @@ class Telemetry:
         self._fanout = Fanout(chosen)
         self._source = source
         self._target = target or Target(server=server_of(url))
-        self._recorder = Recorder(source, self._fanout.emit, self._clock, propagate=propagate)
+        self._recorder = Recorder(source, self._fanout.emit, self._clock, propagate=propagate, tag_weights=tag_weights)
+        self._inspects = inspect_checkpoints
         self._instrument: EngineInstrument | None = None
         self._pid = os.getpid()
         self._open = True
@@ -127,7 +143,42 @@ class Telemetry:
     def attach(self, engine: object) -> None:
         """Wrap an engine's ``update_policy``; once a handle."""
         if self.enabled:
-            self._instrument = EngineInstrument(engine, self._recorder, self._failed)
+            self._instrument = EngineInstrument(
+                engine, self._recorder, self._failed, inspect_checkpoints=self._inspects
+            )
+
+    def check(
+        self,
+        *,
+        model: object = None,
+        servers: Sequence[str] | None = None,
+        shared_path: str | os.PathLike[str] | None = None,
+        dry_run: bool = False,
+    ) -> "Report":
+        """Look at everything that the first sync needs, as ``sglang-telemetry check`` does; takes seconds.
+
+        Args:
+            model: The model that is trained; its tensors are compared with the server's.
+            servers: Addresses; default the engine's ``base_url``.
+            shared_path: The checkpoint folder; default the engine's ``shared_ckpt_path``.
+            dry_run: Also send updates that change nothing.
+
+        Raises:
+            ValueError: No server is known, a path makes no sense, or a key cannot be read.
+        """
+        from sglang_telemetry.preflight import run
+        from sglang_telemetry.server_truth.keys import Keys
+
+        place = self._instrument.place() if self._instrument is not None else Place()
+        folder = shared_path if shared_path is not None else place.folder
+        return run(
+            servers if servers is not None else [url for url in (place.url,) if url],
+            shared_path=os.path.abspath(folder) if folder is not None else None,
+            model=tensors_of(model)[0] or None if model is not None else None,
+            timeout_seconds=place.timeout_seconds,
+            keys=Keys.from_environ(os.environ),
+            dry_run=dry_run,
+        )
 
     def uninstrument(self) -> None:
         """Take everything off the engine and close the sinks; calling it twice does nothing."""
@@ -138,7 +189,7 @@ class Telemetry:
             self._instrument.remove()
         atexit.unregister(self._at_exit)
         if self.enabled and os.getpid() == self._pid:
-            self._fanout.emit(ProcessEnded(identity=self.identity, at=self._clock.wall(), how=Exit.CLEAN))
+            self._say_good_bye(Exit.CLEAN)
         self._fanout.close()
 
     def __enter__(self) -> "Telemetry":
@@ -213,9 +264,17 @@ class Telemetry:
             return
         self._open = False
         failed = getattr(sys, "last_value", None) is not None
-        how = Exit.FAILED if failed else Exit.CLEAN
-        self._fanout.emit(ProcessEnded(identity=self.identity, at=self._clock.wall(), how=how))
+        if self._instrument is not None:
+            self._instrument.stop_inspecting()
+        self._say_good_bye(Exit.FAILED if failed else Exit.CLEAN)
         self._fanout.close()
+
+    def _say_good_bye(self, how: Exit) -> None:
+        try:
+            self._recorder.rollouts.flush(self._recorder.sequence)
+        except Exception as error:
+            self._failed(error)
+        self._fanout.emit(ProcessEnded(identity=self.identity, at=self._clock.wall(), how=how))
 
 
 class EditedSync:

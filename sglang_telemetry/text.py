@@ -29,6 +29,8 @@ _SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\1{_HIDDEN}",
     ),
     (("@",), re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^/\s\"'<>]*@"), r"\1"),
+    # A slash in a password ends the host for every parser; a port does not look like one.
+    (("@",), re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^/\s\"'<>:@]{1,64}:(?!\d+/)[^\s\"'<>]{1,256}@"), r"\1"),
     (("?",), re.compile(r"(?<=[\w/.])\?[\w.%-]+=[^\s\"'<>)]*"), f"?{_HIDDEN}"),
     (
         ("--",),

@@ -33,6 +33,11 @@ def request_span_id(identity: Identity, sequence: int, index: int) -> str:
     return _digest(identity, sequence, identity.rank, "request", index)[:16]
 
 
+def resolved_span_id(identity: Identity, sequence: int, server: str, applied: str) -> str:
+    """The span of what was found out later of a sync at one server."""
+    return _digest(identity, sequence, "resolved", server, applied)[:16]
+
+
 def outside_ids(identity: Identity, index: int) -> tuple[str, str]:
     """Trace and span of the request that this process's engine sent as number ``index`` outside of its syncs."""
     digest = _digest(identity, "outside", identity.rank, identity.pid, index)

@@ -14,7 +14,7 @@ PACKAGE = "sglang_telemetry"
 ROOT = Path(sglang_telemetry.__file__).parent
 
 # What each room may import of ours; a room is a folder, or a module that lies in the package itself.
-FOUNDATIONS = {"names", "causes", "events", "text", "timeline", "platform", "trace_ids", "version"}
+FOUNDATIONS = {"names", "causes", "events", "text", "timeline", "platform", "tags", "trace_ids", "version"}
 ALLOWED: dict[str, set[str]] = {
     "names": set(),
     "causes": set(),
@@ -23,21 +23,25 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "events": {"names", "causes"},
     "timeline": {"names", "events"},
+    "tags": {"events"},
     "trace_ids": {"events"},
     "spans": {"names", "causes", "events", "trace_ids"},
     "classify": FOUNDATIONS,
+    "checkpoint": FOUNDATIONS,
     "codec": FOUNDATIONS,
     "identity": FOUNDATIONS,
-    "instrument": FOUNDATIONS | {"identity", "classify"},
+    "instrument": FOUNDATIONS | {"checkpoint", "identity", "classify"},
     "journal": FOUNDATIONS | {"codec"},
     "sinks": FOUNDATIONS | {"codec", "journal", "spans"},
-    "server_truth": FOUNDATIONS,
+    "server_truth": FOUNDATIONS | {"checkpoint"},
     "exporter": FOUNDATIONS | {"codec", "journal", "sinks", "server_truth"},
+    "preflight": FOUNDATIONS | {"server_truth", "checkpoint"},
     "testing": FOUNDATIONS | {"journal", "spans"},
-    "telemetry": FOUNDATIONS | {"identity", "instrument", "sinks"},
+    "telemetry": FOUNDATIONS | {"checkpoint", "identity", "instrument", "preflight", "server_truth", "sinks"},
     "otel": {"names", "instrument", "telemetry", "sinks", "exporter", "journal"},
     "assets": {"names"},
-    "cli": FOUNDATIONS | {"identity", "journal", "exporter", "sinks", "spans", "assets"},
+    "cli": FOUNDATIONS
+    | {"assets", "checkpoint", "exporter", "identity", "journal", "preflight", "server_truth", "sinks", "spans"},
     "__init__": {"names", "causes", "events", "sinks", "telemetry"},
     "__main__": {"cli"},
 }

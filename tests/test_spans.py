@@ -29,11 +29,12 @@ from sglang_telemetry.trace_ids import (
     phase_span_id,
     rank_span_id,
     request_span_id,
+    resolved_span_id,
     root_span_id,
     trace_id,
 )
 from tests.harness.answers import Answers
-from tests.sinks import SERVER, begun, ended, entered, record, started, who
+from tests.sinks import SERVER, begun, ended, entered, inspected, record, resolved, started, who
 
 S = 10**9
 T0 = 1_700_000_010 * S
@@ -513,8 +514,59 @@ def test_other_events_have_no_spans() -> None:
         ended(who()),
         ProcessLost(identity=who(), at=1.0, how=Exit.LOST),
         TelemetryError(component=Component.LOG, text="x"),
+        inspected(who(), fault="cut short"),
+        resolved(who()),
     )
     assert [spans_of(event) for event in events] == [()] * len(events)
+
+
+def found_out(**changes: Any) -> Span:
+    """What the exporter found out 3 s after a sync of 4 s."""
+    attributes: dict[str, Any] = changes.pop("attributes", {})
+    values: dict[str, Any] = {
+        "trace_id": trace_id(who(), 1),
+        "span_id": resolved_span_id(who(), 1, SERVER, "yes"),
+        "attributes": {
+            **everybody(),
+            **ADDRESS,
+            Attribute.TRANSPORT: "disk",
+            Attribute.CLAIMED: "unknown",
+            Attribute.WEIGHTS_APPLIED: "yes",
+            Attribute.EVIDENCE: "checksum",
+            Attribute.DELAY: 3.0,
+            **attributes,
+        },
+    }
+    return Span(
+        identity=who(),
+        name="weight_sync.resolved",
+        parent_span_id=root_span_id(who(), 1),
+        start_ns=T0 + 4 * S,
+        end_ns=T0 + 7 * S,
+        **(values | changes),
+    )
+
+
+def test_applied_after_all() -> None:
+    """A span below the sync's, from its end to the look that told; no error."""
+    event = resolved(who(), claimed=Applied.UNKNOWN, **own(), ended_at=T0 / S + 4, at=T0 / S + 7)
+    assert spans_of(event) == (found_out(),)
+
+
+def test_not_applied_after_all() -> None:
+    """An error, with its cause; another span than that of a later finding."""
+    event = resolved(who(), applied=Applied.NO, **own(), ended_at=T0 / S + 4, at=T0 / S + 7)
+    told = {Attribute.CLAIMED: "yes", Attribute.WEIGHTS_APPLIED: "no", Attribute.CAUSE: "not_applied"}
+    of_no = resolved_span_id(who(), 1, SERVER, "no")
+    assert spans_of(event) == (found_out(span_id=of_no, attributes=told, error="not_applied"),)
+
+
+def test_found_out_in_a_callers_trace() -> None:
+    """Below the sync's span there, and in the trace that all ranks derive, with a link back."""
+    times = {"ended_at": T0 / S + 4, "at": T0 / S + 7}
+    event = resolved(who(), claimed=Applied.UNKNOWN, trace_id=CALLER[0], **times)
+    there = found_out(trace_id=CALLER[0])
+    assert spans_of(event) == (there, found_out(links=((CALLER[0], there.span_id),)))
 
 
 # Several requests.

@@ -13,6 +13,7 @@ SECRET = "s3cr3t-Value.42"
     "text",
     [
         f"http://user:{SECRET}@host:30000/x",
+        f"http://user:p/{SECRET}@host:30000/x",
         f"http://{SECRET}@host:30000/x",
         f"redis://:{SECRET}@host:6379",
         f"cannot reach 'http://user:{SECRET}@host/': refused",

@@ -1,20 +1,27 @@
 """``sglang-telemetry exporter``: serve the journals of a folder until SIGTERM or Ctrl-C."""
 
 import argparse
+import functools
 import logging
+import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sglang_telemetry.exporter.settings import ExporterSettings, parse_duration, parse_listen, parse_size
 from sglang_telemetry.journal.folder import default_folder
 from sglang_telemetry.names import DEFAULT_LISTEN, Env
+from sglang_telemetry.server_truth.keys import Keys
 
 if TYPE_CHECKING:
     from sglang_telemetry.exporter.app import Exporter
+
+OF_THE_EXPORTER = "sglang-telemetry exporter:"
+"""Begins each line that is about the exporter itself, and not about what it found out."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -33,6 +40,19 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default="5s",
         metavar="TIME",
         help="how often the SGLang servers of live runs are asked what they run; 0 asks none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-checksums",
+        action="store_true",
+        help="do not ask servers which bytes they have loaded: their scheduler answers that, after each sync and each "
+        "5 minutes, more often while an outcome is unknown",
+    )
+    parser.add_argument(
+        "--watch-path",
+        type=Path,
+        default=None,
+        metavar="PATH",
+        help="folder that trainers and servers share: write a small probe file there, and tell the age of other hosts'",
     )
     parser.add_argument(
         "--exit-when-idle", default=None, metavar="TIME", help="stop when no trainer has lived for so long"
@@ -54,6 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
         retention_seconds=parse_duration(arguments.retention),
         max_bytes=parse_size(arguments.max_size),
         probe_seconds=parse_duration(arguments.probe_interval),
+        checksums=not arguments.no_checksums,
+        keys=_keys(),
+        watch_path=arguments.watch_path,
     )
     idle = parse_duration(arguments.exit_when_idle) if arguments.exit_when_idle is not None else None
     # Imported here, so that a wrong argument is told at once.
@@ -73,10 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         return _refuse(_why(error, arguments.listen, settings))
     if exporter.traces_complaint is not None:
-        print(f"sglang-telemetry exporter: NO TRACES: {exporter.traces_complaint}", file=sys.stderr)
+        print(f"{OF_THE_EXPORTER} NO TRACES: {exporter.traces_complaint}", file=sys.stderr)
     exporter.start()
     print(
-        f"sglang-telemetry exporter: {exporter.url}/metrics serves {settings.folder}{_traces(exporter)}",
+        f"{OF_THE_EXPORTER} {exporter.url}/metrics serves {settings.folder}{_traces(exporter)}",
         file=sys.stderr,
         flush=True,
     )
@@ -85,8 +108,19 @@ def run(arguments: argparse.Namespace) -> int:
             break
     exporter.close()
     if exporter.spans_dropped:
-        print(f"sglang-telemetry exporter: {exporter.spans_dropped} spans were dropped", file=sys.stderr, flush=True)
+        print(f"{OF_THE_EXPORTER} {exporter.spans_dropped} spans were dropped", file=sys.stderr, flush=True)
     return 0
+
+
+def _keys() -> Callable[[], Keys]:
+    """What the environment says of keys, checked now and read anew later.
+
+    Raises:
+        ValueError: It contradicts itself, or names a file that cannot be read.
+    """
+    read = functools.partial(Keys.from_environ, os.environ)
+    read()
+    return read
 
 
 def _traces(exporter: "Exporter") -> str:
@@ -100,5 +134,5 @@ def _why(error: OSError, listen: str, settings: ExporterSettings) -> str:
 
 
 def _refuse(text: str) -> int:
-    print(f"sglang-telemetry exporter: {text}", file=sys.stderr)
+    print(f"{OF_THE_EXPORTER} {text}", file=sys.stderr)
     return 2

@@ -4,21 +4,23 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from sglang_telemetry.cli import assets, exporter, run
+from sglang_telemetry.cli import assets, check, exporter, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0 good, 2 for a wrong command line, and for ``run`` that of the command it started.
+        The exit code: 0 good, 2 for a wrong command line, for ``run`` that of the command it started, and for ``check``
+        1 with warnings and 2 with a failure.
     """
     parser = argparse.ArgumentParser(
         prog="sglang-telemetry", description="Monitoring for SGLang weight syncs in RL training."
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="run|exporter|assets")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="run|exporter|check|assets")
     exporter.add_parser(commands)
     run.add_parser(commands)
+    check.add_parser(commands)
     assets.add_parser(commands)
     arguments = parser.parse_args(argv)
     try:

@@ -7,13 +7,13 @@ group is not sent twice, what another process sent is passed on.
 import argparse
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from sglang_telemetry.cli.exporter import OF_THE_EXPORTER
 from sglang_telemetry.cli.processes import kill_tree
 from sglang_telemetry.exporter.claim import serving
 from sglang_telemetry.exporter.settings import parse_duration, parse_listen
@@ -34,6 +35,8 @@ REGULAR_SECONDS = 120.0
 """A scraper that has not come for so long is not waited for."""
 IDLE_SECONDS = 5.0
 """An exporter that outlived its run, for another one's sake, ends when nobody has lived for so long, or the linger."""
+_HEARD_BYTES = 1 << 20
+_LINES_SHOWN = 40
 _SENT_BY_KERNEL = 0x80  # si_code of a signal that a terminal made
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _ASKED_TO_STOP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -99,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
             exporter.linger(linger, "the command failed")
         elif exporter.is_scraped():  # who saw the run live must see that it ended, or takes it for a host that is gone
             exporter.linger(linger, "the command ended")
+        exporter.say_findings()
         exporter.stop(others=launch.others_live())
         launch.close()
     return code
@@ -163,12 +167,20 @@ class _Child:
         return 128 - code if code < 0 else code
 
 
+def _at_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
 class _Exporter:
     """The exporter beside the command: ours, or the one that serves the folder already."""
 
     def __init__(self, folder: Path, listen: str, *, idle_seconds: float) -> None:
         self._folder, self._listen, self._idle_seconds = folder, listen, idle_seconds
         self._process: subprocess.Popen[bytes] | None = None
+        self._said = os.memfd_create("exporter")
         self._url: str | None = None
 
     def start(self) -> None:
@@ -179,22 +191,24 @@ class _Exporter:
             return
         idle = f"{self._idle_seconds:g}s"
         arguments = ("exporter", "--dir", str(self._folder), "--listen", self._listen, "--exit-when-idle", idle)
-        with tempfile.TemporaryFile() as said:
-            # In a session of its own: a Ctrl-C at the terminal must not end it before the trainers have ended.
-            process = subprocess.Popen(
-                (sys.executable, "-m", "sglang_telemetry", *arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )
-            self._process = process
-            self._await_url(lambda: process.poll() is None)
-            if not self._url:
-                said.seek(0)
-                reason = said.read().decode(errors="replace").strip() or "the exporter does not come up"
-                _say(f"NO METRICS: {reason}\nThe command runs all the same; its journals stay in {self._folder}.")
-                return
+        # In a session of its own: a Ctrl-C at the terminal must not end it before the trainers have ended.
+        process = subprocess.Popen(
+            (sys.executable, "-m", "sglang_telemetry", *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=self._said,
+            env={
+                **os.environ,
+                Env.LOG_FORMAT: os.environ.get(Env.LOG_FORMAT) or ("console" if _at_terminal() else "json"),
+            },
+            start_new_session=True,
+        )
+        self._process = process
+        self._await_url(lambda: process.poll() is None)
+        if not self._url:
+            reason = self._heard().strip() or "the exporter does not come up"
+            _say(f"NO METRICS: {reason}\nThe command runs all the same; its journals stay in {self._folder}.")
+            return
         _say(f"metrics at {self._url}/metrics")
         self._say_traces()
 
@@ -233,6 +247,19 @@ class _Exporter:
             regular = [at for at in seen.values() if at > since - REGULAR_SECONDS]
             if seen and all(at > since for at in regular):
                 return
+
+    def say_findings(self) -> None:
+        """What the exporter found out about servers while the command ran; the last of it."""
+        lines = [line for line in self._heard().splitlines() if not line.startswith(OF_THE_EXPORTER)]
+        shown = list(itertools.dropwhile(lambda line: line.startswith(" "), lines[-_LINES_SHOWN:]))
+        if shown:
+            _say("the exporter found out:\n" + "\n".join(shown))
+
+    def _heard(self) -> str:
+        """The end of what it has written; it shares our file position, so that must not be moved."""
+        size = os.fstat(self._said).st_size
+        heard = os.pread(self._said, _HEARD_BYTES, max(0, size - _HEARD_BYTES)).decode(errors="replace")
+        return heard if size <= _HEARD_BYTES else heard.partition("\n")[2]
 
     def stop(self, *, others: bool) -> None:
         """Stop the exporter if it is ours and nobody else needs it; otherwise it ends by itself when idle."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,12 +19,14 @@ from sglang_telemetry.exporter.claim import take
 from sglang_telemetry.exporter.follow import GRACE_SECONDS, Followed, Follower
 from sglang_telemetry.exporter.probes import InFlight, Probes, targets_of
 from sglang_telemetry.exporter.settings import ExporterSettings, traces_wanted
-from sglang_telemetry.exporter.status import RecentFailures, render, servers_of
+from sglang_telemetry.exporter.status import RecentNews, render, servers_of
+from sglang_telemetry.exporter.watched import WatchedFolder
 from sglang_telemetry.journal.folder import make_private
 from sglang_telemetry.journal.retention import segments, stem_of
 from sglang_telemetry.names import Component
 from sglang_telemetry.server_truth.reconcile import ServerState
 from sglang_telemetry.sinks.guard import Fanout
+from sglang_telemetry.sinks.log import LogSink
 from sglang_telemetry.sinks.metrics import MetricsSink
 from sglang_telemetry.sinks.tally import Tally
 from sglang_telemetry.text import clean
@@ -58,9 +61,26 @@ class Exporter:
         self.idle_since = time.monotonic()
         complaint, tally, followed, servers = _load(settings.folder)
         self._metrics = MetricsSink(tally=tally)
-        self._recent = RecentFailures()
+        self._recent = RecentNews()
+        self._log = LogSink()
         self._traces, self.traces_complaint = _traces(os.environ)
-        self._probes = Probes(self, seconds=settings.probe_seconds, states=servers)
+        self._probes = Probes(
+            self,
+            seconds=settings.probe_seconds,
+            keys=settings.keys,
+            checksums=settings.checksums,
+            states=servers,
+        )
+        self._watched = (
+            WatchedFolder(
+                settings.watch_path,
+                socket.gethostname(),
+                lambda event: self.tell(event, lasting=False),
+                failed=self.failed,
+            )
+            if settings.watch_path is not None
+            else None
+        )
         traces = [self._traces.sink] if self._traces else []
         self._fanout = Fanout((self._metrics, self._recent, *traces, self._probes))
         self._registry = CollectorRegistry()
@@ -90,6 +110,8 @@ class Exporter:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         threading.Thread(target=self._loop, daemon=True).start()
         self._probes.start()
+        if self._watched is not None:
+            self._watched.start()
 
     def refresh(self) -> None:
         """Take in everything that was written up to now."""
@@ -141,6 +163,8 @@ class Exporter:
     def close(self) -> None:
         """Stop serving, save the counts, let the folder go."""
         self._probes.close()
+        if self._watched is not None:
+            self._watched.close()
         self._stop.set()
         if self._serving:  # else it would wait for a loop that never began
             self._server.shutdown()
@@ -174,8 +198,12 @@ class Exporter:
         """For the probes."""
         with self._lock:
             if not self._stop.is_set():
-                self._fanout.emit(event)
                 self._changed = self._changed or lasting
+                self._fanout.emit(event)
+                try:
+                    self._log.emit(event)
+                except Exception as error:  # a pipe that nobody reads any more, say
+                    self._fanout.error(Component.LOG, error)
 
     def failed(self, error: Exception) -> None:
         """For the probes."""

@@ -23,8 +23,10 @@ from sglang_telemetry.events import (
     ProcessUnwatched,
     ServerSeen,
     SyncRecord,
+    SyncResolved,
     SyncStarted,
     TelemetryError,
+    WatchedPath,
 )
 from sglang_telemetry.exporter.liveness import is_alive
 from sglang_telemetry.journal.lock import is_held_on
@@ -38,6 +40,7 @@ GRACE_SECONDS = 0.3
 
 
 _PHASES_KEPT = 256
+_OF_THE_EXPORTER = (ServerSeen, SyncResolved, WatchedPath)
 
 
 @dataclass(slots=True)
@@ -265,7 +268,7 @@ class Follower:
         bad_before = reader.bad_lines
         for event in self._events(reader, to_end_of_file):
             new = True
-            if isinstance(event, ServerSeen):  # told by the exporter alone: what a journal says of servers is not asked
+            if isinstance(event, _OF_THE_EXPORTER):  # what a journal says of servers is not asked
                 continue
             known.note(event)
             self._emit(event)

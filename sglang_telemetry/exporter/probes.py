@@ -12,17 +12,28 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from sglang_telemetry.events import Event, ProcessLost, ServerSeen, SyncRecord
-from sglang_telemetry.names import UPDATE_ROUTE, Component
+from sglang_telemetry.events import CheckpointInspected, Event, ProcessLost, ServerSeen, SyncRecord, SyncResolved
+from sglang_telemetry.exporter.per_server import of_each_server
+from sglang_telemetry.names import Component
 from sglang_telemetry.server_truth.client import Look, Reach, look
-from sglang_telemetry.server_truth.reconcile import ServerState
+from sglang_telemetry.server_truth.keys import Keys
+from sglang_telemetry.server_truth.reconcile import Resolved, ServerState
 from sglang_telemetry.sinks.tally import Tally
-from sglang_telemetry.text import server_of
 
 TICK_SECONDS = 0.25
 MAX_AT_ONCE = 8
 VERSION_SECONDS = 300.0
-"""Asking for the version can cost a server something, and it changes with a restart only."""
+"""Asking for version and start options can cost a server something, and they change with a restart only."""
+UNTOLD_SECONDS = 30.0
+"""The same where the server did not tell, as during a load."""
+
+NO_CHECKSUM_SECONDS = 3600.0
+"""How long a server is not asked for its checksum again that has none, or wants a key."""
+SLOW_SECONDS = 1.0
+"""The checksum goes through the scheduler, which generates nothing meanwhile: one that takes longer costs too much."""
+SLOW_PAUSE_SECONDS = 10.0
+"""How long a server is not asked again whose checksum was slow, and twice as long each time: a load that goes on, as
+after a client that gave up, is over soon; a model that is too big for it stays."""
 
 InFlight = tuple[float, ...]
 
@@ -46,7 +57,7 @@ class Host(Protocol):
 class Looking(Protocol):
     """How a server is looked at: :func:`~sglang_telemetry.server_truth.client.look`."""
 
-    def __call__(self, url: str, *, info: bool, version: bool) -> Look:
+    def __call__(self, url: str, *, info: bool, version: bool, checksum: bool, keys: Keys) -> Look:
         """Look once, for a bounded time."""
 
 
@@ -56,6 +67,8 @@ class Probes:
     Args:
         host: The exporter.
         seconds: From one look at a server to the next; 0 asks nobody.
+        keys: What the servers want to be shown.
+        checksums: Ask which bytes are loaded, where the server tells.
         states: What was known before a restart of the exporter.
         now: Unix seconds.
         clock: Monotonic seconds.
@@ -69,6 +82,8 @@ class Probes:
         host: Host,
         *,
         seconds: float,
+        keys: Callable[[], Keys] = Keys,
+        checksums: bool = True,
         states: Iterable[ServerState] = (),
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -76,9 +91,12 @@ class Probes:
     ) -> None:
         self._host, self._seconds, self._looking = host, seconds, looking
         self._now, self._clock = now, clock
+        self._keys, self._checksums = keys, checksums
         self._states = {state.server: state for state in states}
         self._next: dict[str, float] = {}
         self._version_at: dict[str, float] = {}
+        self._checksum_at: dict[str, float] = {}
+        self._slow: dict[str, int] = {}
         self._busy: set[str] = set()
         self._told: set[tuple[str, type]] = set()
         self._lock = threading.Lock()
@@ -99,6 +117,11 @@ class Probes:
         match event:
             case SyncRecord() if event.coordinator:
                 self._sync_ended(event)
+            case CheckpointInspected():
+                with self._lock:  # one that went to several servers is known to each of them
+                    servers = [server for server, state in self._states.items() if state.note_inspected(event)]
+                for server in servers:
+                    self._soon(server)
             case ProcessLost() if event.sync is not None and event.sync.coordinator:
                 self._unknown(event.sync.target.server, event.identity.run, event.sync.at, event.at)
 
@@ -132,21 +155,28 @@ class Probes:
             version = not in_flight and (
                 state.gone_at is not None or self._clock() >= self._version_at.get(server, 0.0)
             )
+            checksum = self._checksums and not in_flight and self._clock() >= self._checksum_at.get(server, 0.0)
+            checksum = checksum and (state.gone_at is not None or state.wants_checksum(self._now(), asking=version))
         began_at, began = self._now(), self._clock()
-        found = self._looking(url, info=not in_flight, version=version)
+        found = self._looking(url, info=not in_flight, version=version, checksum=checksum, keys=self._keys())
         ended_at = began_at + self._clock() - began
         self._host.catch_up()
         in_flight_now = self._host.targets().get(server)
         if in_flight_now is None or self._stop.is_set():
             return
+        up = found.reach is Reach.ANSWERED
         with self._lock:
             before = state.lasting()
-            restarted = state.note_look(found, began_at=began_at, ended_at=ended_at, in_flight=in_flight_now)
-            if version and found.reach is Reach.ANSWERED:
-                self._version_at[server] = self._clock() + VERSION_SECONDS
-            elif restarted:  # noticed by this look: the next one, soon, asks which version it is now
+            noticed = state.note_look(found, began_at=began_at, ended_at=ended_at, in_flight=in_flight_now)
+            if version and up:
+                untold = found.started_with is None
+                self._version_at[server] = self._clock() + (UNTOLD_SECONDS if untold else VERSION_SECONDS)
+            elif noticed.restarted:  # noticed by this look: the next one, soon, asks which version it is now
                 self._version_at[server] = self._next[server] = 0.0
-            up = found.reach is Reach.ANSWERED
+            if noticed.restarted:
+                self._checksum_at[server] = 0.0
+            elif checksum and up:
+                self._checksum_at[server] = self._clock() + self._pause(server, found)
             told = up and (found.info is not None or bool(in_flight) or bool(in_flight_now))
             seen = ServerSeen(
                 server=server,
@@ -154,11 +184,25 @@ class Probes:
                 up=up,
                 ready=found.ready,
                 version=state.version,
-                restarted=restarted,
+                restarted=noticed.restarted,
+                went_back=noticed.went_back,
                 current=state.current() if told else {},
+                confirmed={run: version.sequence for run, version in state.confirmed.items()},
+                confirmed_of={run: version.run_id for run, version in state.confirmed.items()},
             )
-            lasting = restarted or state.lasting() != before
+            lasting = noticed.restarted or state.lasting() != before
+        for one in noticed.resolved:  # first, so that nothing is confirmed that is not published
+            self._host.tell(_event(one, found, ended_at), lasting=True)
         self._host.tell(seen, lasting=lasting)
+
+    def _pause(self, server: str, found: Look) -> float:
+        """Seconds until the checksum may be asked for again, after it was."""
+        fast = found.checksum is not None and found.checksum.seconds <= SLOW_SECONDS
+        slow = self._slow[server] = 0 if fast else self._slow.get(server, 0) + 1
+        if fast:
+            return 0.0
+        no_time = found.checksum is not None or found.checksum_status is None
+        return min(NO_CHECKSUM_SECONDS, SLOW_PAUSE_SECONDS * 2 ** (slow - 1)) if no_time else NO_CHECKSUM_SECONDS
 
     def _loop(self) -> None:
         while not self._stop.is_set():
@@ -193,20 +237,15 @@ class Probes:
             self._host.failed(error)
 
     def _sync_ended(self, record: SyncRecord) -> None:
-        server = record.target.server
-        sent_to = {}
-        for exchange in record.exchanges:
-            base, route, _ = exchange.url.rpartition(UPDATE_ROUTE)
-            if route and (place := server_of(exchange.url)) is not None:
-                sent_to[place] = base
-        if server is not None:
+        for url, of_server in of_each_server(record):
+            server = of_server.target.server
+            if server is None:
+                continue
             with self._lock:
                 state = self._state(server)
-                state.url = sent_to.get(server, state.url)
-                state.note_sync(record)
+                state.url = url or state.url
+                state.note_sync(of_server)
             self._soon(server)
-        for other in sent_to.keys() - {server}:  # of many servers, the record says of one only whether it took them
-            self._unknown(other, record.identity.run, record.started_at, record.ended_at)
 
     def _unknown(self, server: str | None, run: str, began_at: float, ended_at: float) -> None:
         if server is not None:
@@ -228,3 +267,20 @@ def targets_of(tally: Tally) -> dict[str, InFlight]:
         server: tuple(state.last_start for state in states if state.active and state.last_start is not None)
         for server, states in tally.users().items()
     }
+
+
+def _event(one: Resolved, look: Look, at: float) -> SyncResolved:
+    info = look.info
+    claim = one.claim
+    return SyncResolved(
+        identity=claim.identity,
+        sequence=claim.sequence,
+        trace_id=claim.trace_id,
+        target=claim.target,
+        ended_at=one.ended_at,
+        at=at,
+        claimed=claim.claimed,
+        applied=one.applied,
+        evidence=one.evidence,
+        shown="" if info is None else f"weight_version {info.weight_version!r}, model_path {info.model_path}",
+    )

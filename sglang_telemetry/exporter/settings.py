@@ -1,11 +1,12 @@
 """What an exporter is told, checked before anything is opened."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sglang_telemetry.names import DEFAULT_LISTEN
+from sglang_telemetry.server_truth.keys import Keys
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -22,6 +23,9 @@ class ExporterSettings:
         retention_seconds: How long a run that ended stays in the metrics and on disk.
         max_bytes: Size of all journals above which the oldest counted ones are removed.
         probe_seconds: From one look at a server to the next; 0 asks no server anything.
+        checksums: Ask servers which bytes are loaded, where they tell.
+        keys: What servers want to be shown, asked for anew with each look.
+        watch_path: Folder that other hosts' exporters see too.
     """
 
     folder: Path
@@ -30,6 +34,9 @@ class ExporterSettings:
     retention_seconds: float = 24 * 3600.0
     max_bytes: int = 1 << 30
     probe_seconds: float = 5.0
+    checksums: bool = True
+    keys: Callable[[], Keys] = Keys
+    watch_path: Path | None = None
 
     @property
     def shown_host(self) -> str:

@@ -66,10 +66,18 @@ def load(folder: Path) -> tuple[Tally, dict[str, Followed], list[ServerState]]:
         for state in map(_TO_STATE, content["processes"]):
             tally.processes[process_key(state.identity)] = state
         followed = {one.stem: one for one in map(_TO_FOLLOWED, content["followed"])}
-        servers = list(map(_TO_SERVER, content.get("servers", ())))
+        servers = _servers(content.get("servers", ()))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     return tally, followed, servers
+
+
+def _servers(rows: Any) -> list[ServerState]:
+    """What was known of servers; nothing where another version knew it in another form: it is asked again."""
+    try:
+        return list(map(_TO_SERVER, rows))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return []
 
 
 def _rows(tables: dict[str, dict[tuple[str, ...], Any]]) -> dict[str, list[list[Any]]]:

@@ -1,15 +1,16 @@
-"""The page at ``/``: trainers and what they are busy with, their servers, and the last failures with their evidence."""
+"""The page at ``/``: trainers, their servers, the last failures with their evidence, and what was found out later."""
 
 import html
 import threading
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
-from sglang_telemetry.events import Event, ProcessLost, ServerSeen, SyncRecord
-from sglang_telemetry.names import Component, Result
+from sglang_telemetry.events import CheckpointInspected, Event, ProcessLost, ServerSeen, SyncRecord, SyncResolved
+from sglang_telemetry.names import Applied, Component, Result
 from sglang_telemetry.sinks.tally import ProcessState, Tally
 
+LateFinding = SyncResolved | CheckpointInspected
 _KEPT = 20
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:1.5rem;max-width:80rem;color:#1b1b1b}"
@@ -20,14 +21,15 @@ _STYLE = (
 )
 
 
-class RecentFailures:
-    """A sink that remembers the last failures for the status page."""
+class RecentNews:
+    """A sink that remembers for the status page the last failures, and what was not as a sync had said."""
 
     component = Component.EXPORTER
 
     def __init__(self) -> None:
         self._failures: deque[SyncRecord] = deque(maxlen=_KEPT)
         self._lost: deque[ProcessLost] = deque(maxlen=_KEPT)
+        self._findings: deque[LateFinding] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
 
     def emit(self, event: Event) -> None:
@@ -37,19 +39,21 @@ class RecentFailures:
                 self._failures.appendleft(event)
             elif isinstance(event, ProcessLost) and event.result is Result.FAILURE:
                 self._lost.appendleft(event)
+            elif _is_news(event):
+                self._findings.appendleft(event)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def lists(self) -> tuple[list[SyncRecord], list[ProcessLost]]:
-        """Failed syncs and lost processes, the newest first."""
+    def lists(self) -> tuple[list[SyncRecord], list[ProcessLost], list[LateFinding]]:
+        """Failed syncs, lost processes and findings, the newest first."""
         with self._lock:
-            return list(self._failures), list(self._lost)
+            return list(self._failures), list(self._lost), list(self._findings)
 
 
-def render(tally: Tally, recent: RecentFailures, *, folder: str, now: float) -> str:
+def render(tally: Tally, recent: RecentNews, *, folder: str, now: float) -> str:
     """The page as HTML; every text from outside is escaped."""
-    failures, lost = recent.lists()
+    failures, lost, findings = recent.lists()
     rows = sorted(tally.processes.values(), key=lambda one: (one.identity.run, one.alive is False, one.identity.rank))
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
@@ -64,7 +68,16 @@ def render(tally: Tally, recent: RecentFailures, *, folder: str, now: float) -> 
         *(f"<p class=bad>{html.escape(line)}</p>" for line in unlike_ranks(rows)),
         "<h2>Servers of live runs</h2>",
         _table(
-            ("server", "up", "ready", "SGLang", "runs the last synced weights", "restarts seen", "looked at"),
+            (
+                "server",
+                "up",
+                "ready",
+                "SGLang",
+                "runs the last synced weights",
+                "confirmed",
+                "restarts seen",
+                "looked at",
+            ),
             [_server(one, tally.restarts(server), now) for server, one in tally.live_servers().items()],
             "None was looked at: no run is live, or looking is switched off.",
         ),
@@ -75,6 +88,15 @@ def render(tally: Tally, recent: RecentFailures, *, folder: str, now: float) -> 
             "None since this exporter started.",
         ),
     ]
+    if findings:
+        parts += [
+            "<h2>Found out after the sync</h2>",
+            _table(
+                ("when", "run", "sync", "server", "what", "seen in", "trace"),
+                [_finding(one, now) for one in findings],
+                "",
+            ),
+        ]
     if lost:
         parts += [
             "<h2>Trainers lost inside a sync</h2>",
@@ -91,6 +113,7 @@ def servers_of(tally: Tally) -> dict[str, Any]:
             "ready": seen.ready,
             "version": seen.version,
             "current": dict(seen.current),
+            "confirmed": dict(seen.confirmed),
             "restarts": tally.restarts(server),
             "seen_at": seen.at,
         }
@@ -144,12 +167,14 @@ def _process(one: ProcessState, now: float) -> tuple[str, ...]:
 
 def _server(one: ServerSeen, restarts: int, now: float) -> tuple[str, ...]:
     current = (f"{html.escape(run)}: {_yes(value)}" for run, value in sorted(one.current.items()))
+    confirmed = (f"{html.escape(run)}: sync {sequence}" for run, sequence in sorted(one.confirmed.items()))
     return (
         html.escape(one.server),
         _yes(one.up),
         _yes(one.ready),
         html.escape(one.version or ""),
         "<br>".join(current) or _yes(None),
+        "<br>".join(confirmed) or "<span class=quiet>none yet</span>",
         str(restarts),
         _ago(one.at, now),
     )
@@ -173,6 +198,34 @@ def _failure(one: SyncRecord, now: float) -> tuple[str, ...]:
         f"<span class=bad>{one.cause}</span>",
         one.weights_applied.value,
         f"<code>{html.escape(status + said[:600])}</code><br>First: {html.escape(hint)}",
+        f"<code>{one.trace_id[:16]}</code>",
+    )
+
+
+def _is_news(event: Event) -> TypeGuard[LateFinding]:
+    if isinstance(event, CheckpointInspected):
+        return event.mixed or event.unchanged
+    return isinstance(event, SyncResolved) and event.applied is not event.claimed
+
+
+def _finding(one: LateFinding, now: float) -> tuple[str, ...]:
+    if isinstance(one, SyncResolved):
+        refuted, seen = one.claimed is Applied.YES, one.shown
+        what = (
+            f"weights applied: {one.applied}, told as {one.claimed}; "
+            f"known by {one.evidence} {_span(one.delay_seconds)} after its end"
+        )
+    elif one.mixed:
+        refuted, what, seen = True, f"taken although it was not whole: {one.fault}", one.path
+    else:
+        refuted, what, seen = True, "the same content as the sync before", one.path
+    return (
+        _ago(one.at, now),
+        html.escape(one.identity.run),
+        str(one.sequence),
+        html.escape(one.target.server or ""),
+        f"<span class={'bad' if refuted else ''}>{html.escape(what)}</span>",
+        f"<code>{html.escape(seen)}</code>",
         f"<code>{one.trace_id[:16]}</code>",
     )
 

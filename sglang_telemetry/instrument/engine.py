@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from sglang_telemetry.events import Target
 from sglang_telemetry.identity import process_group
 from sglang_telemetry.instrument.context import attach
 from sglang_telemetry.instrument.http import RecordingHttp, Request, is_update, timeout_of
+from sglang_telemetry.instrument.inspection import Inspection, Inspector
 from sglang_telemetry.instrument.outside import Outside
 from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, swap, watch
 from sglang_telemetry.instrument.sync import Recorder, Sync
@@ -66,6 +68,15 @@ def target_of(engine: object) -> Target:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an engine says that its syncs go: base URL, checkpoint folder, and the time-out in seconds."""
+
+    url: str | None = None
+    folder: str | None = None
+    timeout_seconds: float | None = None
+
+
 class EngineInstrument:
     """Wraps ``engine.update_policy``, and those of its methods that send other requests.
 
@@ -73,14 +84,23 @@ class EngineInstrument:
         engine: Passed :func:`check`.
         recorder: Makes the syncs.
         on_error: Told of every error of ours; never raises.
+        inspect_checkpoints: What is sent is looked at beside the sync.
     """
 
-    def __init__(self, engine: Any, recorder: Recorder, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        recorder: Recorder,
+        on_error: Callable[[BaseException], None],
+        *,
+        inspect_checkpoints: bool = True,
+    ) -> None:
         self._engine, self._recorder, self._on_error = engine, recorder, on_error
         self._busy = threading.Lock()
         self._active = True
         self._http = _Lent(engine, self)
         self._outside = Outside(recorder)
+        self._inspector = Inspector(recorder.emit, recorder.clock, on_error) if inspect_checkpoints else None
         self._sync: Sync | None = None
         original = getattr(engine, METHOD)
         self._module: dict[str, Any] = getattr(inspect.unwrap(original), "__globals__", {})
@@ -95,12 +115,36 @@ class EngineInstrument:
             elif inspect.ismethod(method):
                 self._restores.append(shadow(engine, name, self._requesting))
 
+    def place(self) -> Place:
+        """What the engine's attributes say now."""
+        url = _attribute(self._engine, "base_url")
+        return Place(
+            url=url if isinstance(url, str) else None,
+            folder=_folder_of(self._engine),
+            timeout_seconds=timeout_of(_attribute(self._engine, "timeout")),
+        )
+
     def remove(self) -> None:
         """Take the wrappers off; if somebody wrapped over one, it stays as a plain pass-through."""
         self._active = False
+        self.stop_inspecting()
         for restore in self._restores:
             if restore is not None:
                 restore()
+
+    def stop_inspecting(self) -> None:
+        """What is looked at now will not be told any more."""
+        if self._inspector is not None:
+            self._guarded(self._inspector.close)
+
+    def generated(self, body: bytes | None) -> None:
+        """The engine got generated text."""
+        if not self._active:
+            return
+        if self._inspector is not None:
+            self._inspector.generated()
+        if body is not None:
+            self._recorder.rollouts.saw(body, self._recorder.sequence)
 
     def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> Request | None:
         """The engine sends something: as part of a sync, or outside of one."""
@@ -179,6 +223,8 @@ class EngineInstrument:
             restores.append(self._http.lend())
             if alone:
                 self._sync = sync
+                if self._inspector is not None and sync.inspection is None:
+                    sync.inspection = self._guarded(self._inspection, self._inspector, model)
                 self._guarded(self._put_seams, sync, model, restores)  # without its seams, a sync is still a sync
             return (None if outer is not None else sync), restores, alone
         except Exception as error:
@@ -189,6 +235,10 @@ class EngineInstrument:
                 restore()
             self.finish(alone)
             raise
+
+    def _inspection(self, inspector: Inspector, model: Any) -> Inspection:
+        layers = _layers(model)
+        return Inspection(inspector, layers[-1] if layers else None)
 
     def finish(self, alone: bool) -> None:
         """The engine is free for another call."""

@@ -10,6 +10,7 @@ import orjson
 
 from sglang_telemetry.classify import Recorded, first_errno
 from sglang_telemetry.events import Exchange
+from sglang_telemetry.instrument.rollouts import is_generation
 from sglang_telemetry.names import UPDATE_ROUTE, Transport
 from sglang_telemetry.text import clean, clean_url
 
@@ -26,6 +27,8 @@ class Request(Protocol):
     """One request that is being sent."""
 
     traceparent: str | None
+    json: dict[str, Any] | None
+    """What is sent in the place of the engine's ``json`` argument; None when that goes out as it is."""
 
     def ended(self, recorded: Recorded) -> None:
         """It was answered, or will not be."""
@@ -36,6 +39,9 @@ class Listener(Protocol):
 
     def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> Request | None:
         """A request begins; None when nobody wants to know of it."""
+
+    def generated(self, body: bytes | None) -> None:
+        """A route that generates has answered 200; None when the body cannot be read without touching a stream."""
 
     def failed(self, error: BaseException) -> None:
         """Recording it failed; the request itself is not touched."""
@@ -91,10 +97,10 @@ class _Sender:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         method, url = self._guarded(_method_and_url, self._method, args, kwargs) or ("", "")
         request: Request | None = self._guarded(self._listener.request_started, method, url, kwargs)
-        if request is None:
-            return self._send(*args, **kwargs)
-        if request.traceparent is not None:
+        if request is not None and request.traceparent is not None:
             kwargs = self._guarded(with_traceparent, self._send, args, kwargs, request.traceparent) or kwargs
+        if request is not None and request.json is not None:
+            kwargs = kwargs | {"json": request.json}
         try:
             answer = self._send(*args, **kwargs)
         except BaseException as error:
@@ -104,21 +110,31 @@ class _Sender:
         if inspect.isawaitable(answer) and not hasattr(answer, "__aenter__"):
             return self._awaited(request, answer, method, url)
         streamed = kwargs.get("stream", getattr(getattr(self._send, "__self__", None), "stream", False)) is True
-        self._ended(request, _of_answer, method, url, answer, streamed)
+        self._answered(request, method, url, answer, streamed)
         return answer
 
-    async def _awaited(self, request: Request, pending: Any, method: str, url: str) -> Any:
+    async def _awaited(self, request: Request | None, pending: Any, method: str, url: str) -> Any:
         try:
             answer = await pending
         except BaseException as error:
             self._ended(request, _of_error, method, url, error)
             raise
-        self._ended(request, _of_answer, method, url, answer, False)
+        self._answered(request, method, url, answer, False)
         return answer
 
-    def _ended(self, request: Request, record: Callable[..., Recorded], *what: Any) -> None:
-        recorded = self._guarded(record, *what)
-        if recorded is not None:
+    def _answered(self, request: Request | None, method: str, url: str, answer: Any, streamed: bool) -> None:
+        self._ended(request, _of_answer, method, url, answer, streamed)
+        if is_generation(url):
+            self._guarded(self._generated, answer, streamed)
+
+    def _generated(self, answer: Any, streamed: bool) -> None:
+        if getattr(answer, "status_code", None) == 200:
+            body = None if streamed else getattr(answer, "content", None)
+            self._listener.generated(body if isinstance(body, bytes) else None)
+
+    def _ended(self, request: Request | None, record: Callable[..., Recorded], *what: Any) -> None:
+        recorded = None if request is None else self._guarded(record, *what)
+        if request is not None and recorded is not None:
             self._guarded(request.ended, recorded)
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -242,7 +258,7 @@ def _read(body: bytes) -> tuple[bool, bool | None]:
 def path_in(arguments: dict[str, Any]) -> str | None:
     """The checkpoint folder that an update request names."""
     body = arguments.get("json")
-    path = body.get("model_path") if isinstance(body, dict) else None
+    path = body.get("model_path") if isinstance(body, Mapping) else None
     return path if isinstance(path, str) else None
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 from sglang_telemetry.classify import Recorded
 from sglang_telemetry.events import Identity, RequestRecord
@@ -78,6 +79,7 @@ class SendingOutside:
         self._sequence = recorder.sequence
         self._at, self._start_ns = recorder.clock.wall(), recorder.clock.monotonic_ns()
         self.traceparent = context.traceparent if recorder.propagate else None
+        self.json: dict[str, Any] | None = None
 
     def ended(self, recorded: Recorded) -> None:
         """It was answered, or will not be."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sglang_telemetry.causes import FailureCause
+from sglang_telemetry.checkpoint import folder as checkpoint
 from sglang_telemetry.classify import Evidence, Recorded, classify, walk
 from sglang_telemetry.events import (
     MAX_EXCHANGES,
@@ -21,11 +22,14 @@ from sglang_telemetry.events import (
     Target,
 )
 from sglang_telemetry.identity import IdentitySource
-from sglang_telemetry.instrument import checkpoint
 from sglang_telemetry.instrument.context import TraceContext, active
 from sglang_telemetry.instrument.http import host_of, is_update, path_in, timeout_of, transport_of
+from sglang_telemetry.instrument.inspection import Inspection
 from sglang_telemetry.instrument.probe import Probe
-from sglang_telemetry.names import Applied, Phase, Result
+from sglang_telemetry.instrument.rollouts import Rollouts
+from sglang_telemetry.instrument.weight_version import tagged, version_in
+from sglang_telemetry.names import Applied, Phase, Result, Transport
+from sglang_telemetry.tags import tag_of
 from sglang_telemetry.text import clean, clean_url, server_of
 from sglang_telemetry.timeline import Clock, Timeline
 from sglang_telemetry.trace_ids import phase_span_id, rank_span_id, request_span_id, root_span_id, trace_id
@@ -45,13 +49,24 @@ class Recorder:
         emit: Takes the events; never raises.
         clock: Where time comes from.
         propagate: The engine's requests carry ``traceparent``.
+        tag_weights: Updates that name no weight version are sent with one that names the sync.
     """
 
-    def __init__(self, identity: IdentitySource, emit: Emit, clock: Clock, *, propagate: bool = True) -> None:
+    def __init__(
+        self,
+        identity: IdentitySource,
+        emit: Emit,
+        clock: Clock,
+        *,
+        propagate: bool = True,
+        tag_weights: bool = False,
+    ) -> None:
         self.identity = identity
         self.emit = emit
         self.clock = clock
         self.propagate = propagate
+        self.tag_weights = tag_weights
+        self.rollouts = Rollouts(identity, emit, clock)
         self.reached = False
         self.last_payload_bytes: int | None = None
         self.sequence = 0
@@ -60,6 +75,7 @@ class Recorder:
 
     def begin(self, target: Target, *, version: str | None = None, folder: str | None = None) -> "Sync":
         """Start a sync."""
+        self.rollouts.flush(self.sequence)
         with self._lock:
             self.sequence += 1
             sequence = self.sequence
@@ -103,6 +119,10 @@ class Sync:
         self._printed: list[str] = []
         self._failure_text: str | None = None
         self._probe: Probe | None = None
+        self._tag = (version or tag_of(self._identity, sequence)) if recorder.tag_weights else None
+        self._sent: str | None = None
+        self.inspection: Inspection | None = None
+        """Looks at what is sent, beside the sync."""
         recorder.emit(
             SyncStarted(
                 identity=self._identity,
@@ -111,7 +131,7 @@ class Sync:
                 coordinator=self._coordinator,
                 trace_id=self._trace_id,
                 target=target,
-                version=version,
+                version=version or (self._tag if self._coordinator else None),
                 parent_span_id=self._parent_span_id,
             )
         )
@@ -153,6 +173,8 @@ class Sync:
 
     def mark_save(self) -> None:
         """The checkpoint is being written."""
+        if self.inspection is not None:
+            self.inspection.saving()
         if self.phase is not Phase.REQUEST:
             self.mark(Phase.SAVE)
 
@@ -182,15 +204,18 @@ class Sync:
     def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> "Sending | None":
         """The engine sends something; None when that is one request too many to be recorded."""
         update = is_update(url)
+        body = None
         if update:
             self._attempts += 1
             self._folder = path_in(arguments) or self._folder
+            body = self._versioned(arguments)
             timeout = timeout_of(arguments.get("timeout"))
             self._target = Target(
                 server=server_of(url) or self._target.server,
                 transport=transport_of(url),
                 timeout_seconds=self._target.timeout_seconds if timeout is None else timeout,
             )
+            self._inspect()
         with self._lock:  # an engine may send to several servers at once
             if len(self._exchanges) == MAX_EXCHANGES:
                 if not update:
@@ -204,7 +229,21 @@ class Sync:
         if entered is not None:
             self._entered(Phase.REQUEST, entered, started, index)
         context = self._in_trace(request_span_id(self._identity, self._sequence, index))
-        return Sending(self, index, context.traceparent if self.recorder.propagate else None, update=update)
+        traceparent = context.traceparent if self.recorder.propagate else None
+        return Sending(self, index, traceparent, update=update, json=body)
+
+    def _versioned(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The body with our tag, where that is wanted and the engine names no version itself."""
+        body = None if self._tag is None else tagged(arguments, self._tag)
+        self._sent = version_in(arguments) if body is None else self._tag
+        if self._sent is not None:
+            self.recorder.rollouts.sent(self._sent, self._sequence)
+        return body
+
+    def _inspect(self) -> None:
+        wanted = self._coordinator and self._target.transport is Transport.DISK
+        if self.inspection is not None and wanted and self._folder is not None:
+            self.inspection.sending(self._folder)
 
     def request_ended(self, index: int, recorded: Recorded, *, update: bool) -> None:
         """A request has been answered, or will not be."""
@@ -239,6 +278,9 @@ class Sync:
         phases = self._timeline.finish()
         if decisive is not None and recorded is not None:  # of many servers, its place may be a later one's by now
             self._exchanges[decisive] = recorded.exchange
+        if len(self._updates) > 1:
+            for index, one in self._updates.values():
+                self._exchanges[index] = replace(self._exchanges[index], weights_applied=_taken(one))
         there = self._look(deep=result is Result.FAILURE)
         record = SyncRecord(
             identity=self._identity,
@@ -258,7 +300,7 @@ class Sync:
             attempts=max(1, self._attempts),
             checkpoint=there,
             reached_before=reached_before,
-            version=self._version,
+            version=self._version or (clean(self._sent, limit=256) if self._sent is not None else None),
         )
         if result is Result.FAILURE:
             try:
@@ -275,18 +317,32 @@ class Sync:
         self._errors.clear()
         self._updates.clear()
         self.recorder.emit(record)
+        if self.inspection is not None:
+            self.inspection.ended(record)
+        self._note_taken(record)
+
+    def _note_taken(self, record: SyncRecord) -> None:
+        """So that rollouts can be told apart; a rank that sends nothing itself knows what the coordinator's tag is."""
+        by_coordinator = not self._coordinator and not self._attempts
+        if by_coordinator and record.result is Result.SUCCESS:
+            self.recorder.rollouts.taken(self._tag or self._version, self._sequence)
+        elif record.weights_applied is Applied.YES:
+            self.recorder.rollouts.taken(self._sent if self._attempts else self._version, self._sequence)
 
     @property
     def _recorded(self) -> Recorded | None:
         return self._decisive()[1]
 
     def _decisive(self) -> tuple[int | None, Recorded | None]:
-        """The update that decides: of several servers, the first that did not take the weights when asked last."""
+        """The update that decides: of several servers, the first that did not take the weights when asked last.
+
+        Where all of them did, the one that was asked first.
+        """
         chosen: tuple[int | None, Recorded | None] = (None, None)
         for index, recorded in self._updates.values():
             if recorded.failed:
                 return index, recorded
-            chosen = (index, recorded)
+            chosen = chosen if chosen[1] is not None else (index, recorded)
         return chosen
 
     def _in_trace(self, span_id: str) -> TraceContext:
@@ -314,13 +370,18 @@ class Sync:
     def _applied(self, result: Result) -> Applied:
         if self._recorded is not None and not self._recorded.failed:
             return Applied.YES
+        if self._under_way:  # a thread of the engine's still sends
+            return Applied.UNKNOWN
         return Applied.YES if result is Result.SUCCESS and self._coordinator else Applied.UNKNOWN
 
     def _look(self, *, deep: bool) -> Checkpoint | None:
         if not self._coordinator or self._folder is None:
             return None
         try:
-            return checkpoint.look(self._folder, deep=deep)
+            if not deep or self.inspection is None:
+                return checkpoint.look(self._folder, deep=deep)
+            expected = self.inspection.expected(self._folder)
+            return checkpoint.look(self._folder, deep=True, expected=expected.tensors, ties=expected.ties)
         except Exception:  # what cannot be looked at is unknown; the record has to be written all the same
             return None
 
@@ -378,15 +439,28 @@ class Sending:
         index: Its number among the requests of the sync.
         traceparent: The header it should carry.
         update: It sends weights.
+        json: The body to send in the place of the engine's.
     """
 
-    def __init__(self, sync: Sync, index: int, traceparent: str | None, *, update: bool) -> None:
+    def __init__(
+        self, sync: Sync, index: int, traceparent: str | None, *, update: bool, json: dict[str, Any] | None
+    ) -> None:
         self._sync, self._index, self._update = sync, index, update
-        self.traceparent = traceparent
+        self.traceparent, self.json = traceparent, json
 
     def ended(self, recorded: Recorded) -> None:
         """It was answered, or will not be."""
         self._sync.request_ended(self._index, recorded, update=self._update)
+
+
+def _taken(recorded: Recorded) -> Applied:
+    """Did this one of several servers take the weights?"""
+    if not recorded.failed:
+        return Applied.YES
+    try:
+        return classify(Evidence(coordinator=True, recorded=recorded))[1]
+    except Exception:  # an exception whose text raises, say
+        return Applied.UNKNOWN
 
 
 def _proxied(recorded: Recorded | None) -> bool:

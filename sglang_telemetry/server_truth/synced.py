@@ -1,8 +1,10 @@
 """Does what the server shows mean that it runs what a run synced last? The rules for one run, as plain values.
 
-The one decision: never a guess shown as knowledge. Evidence is ``/model_info``, whose ``model_path`` becomes the path
-that a successful update named, and whose ``weight_version`` the version it named (SGLang 0.5.23, measured). So it shows
-a *name*, not bytes: a checkpoint folder that is used again looks the same before and after a sync.
+The one decision: never a guess shown as knowledge. Bytes go before names. The checksum of ``/weights_checker`` is of
+the bytes that are loaded (SGLang 0.5.23, measured): when it changed with the sync, the server took something; when it
+did not, although the checkpoint's content did, it took nothing. Without a checksum the evidence is ``/model_info``,
+whose ``model_path`` becomes the path that a successful update named, and whose ``weight_version`` the version it named
+(SGLang 0.5.23, measured): a *name*, and a checkpoint folder that is used again looks the same before and after a sync.
 
 For a sync that the server took (``weights_applied=yes``), the first look that began after its end is the *reference*:
 
@@ -27,23 +29,52 @@ import os.path
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sglang_telemetry.events import SyncRecord
-from sglang_telemetry.names import Result, Transport
+from sglang_telemetry.events import Identity, SyncRecord, Target
+from sglang_telemetry.names import Applied, Evidence, Result, Transport
 from sglang_telemetry.server_truth.client import ModelInfo
+from sglang_telemetry.tags import tag_of, verifiable
 
 NEAR_SECONDS = 60.0
 """What changed from one look to another is a sync's doing only if both are so close to it."""
+_OF_BYTES = frozenset({Evidence.CHECKSUM, Evidence.CHECKPOINT})
 START = ""
 """Stands for the start model where a checkpoint's path would stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """What was shown, by a look from one Unix time to another that no sync overlapped."""
+    """What was shown, by a look from one Unix time to another that no sync overlapped; the checksum where asked for."""
 
     began_at: float
     ended_at: float
     info: ModelInfo
+    checksum: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bytes:
+    """The checksum of what was loaded at a Unix time, at which no sync was under way."""
+
+    checksum: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A sync, and what its record says of it.
+
+    Args:
+        identity: The coordinator's.
+        claimed: Did the server take the weights, by its own answer?
+        answered: It did answer, so that nothing of this sync can still be under way.
+    """
+
+    identity: Identity
+    sequence: int
+    trace_id: str
+    target: Target
+    claimed: Applied
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +88,10 @@ class Interval:
 
 @dataclass(slots=True, kw_only=True)
 class Synced:
-    """The last sync of a run that the server took, and what is known of it since.
+    """The last sync of a run that the server took, or may have taken, and what is known of it since.
 
     Args:
+        claim: Which sync, and what it claims.
         began_at: Unix seconds.
         ended_at: Unix seconds.
         path: The checkpoint's where the server could show it: absolute, and of an update from disk.
@@ -71,8 +103,18 @@ class Synced:
         means: Showing the reference means that it runs these weights, or that it does not; None is unknown.
         by_version: The version was the evidence.
         doubt: Something happened since, after which the same name may stand for other weights.
+        bytes_before: What was loaded before it began.
+        bytes_after: The checksum that was seen first after it, with nothing in between.
+        bytes_seen: The checksum that was seen last while it was open: workers behind a router may have others, so that
+            it counts when it is seen twice.
+        follows: What was loaded before it is the sync of this run right before it, and was seen to be.
+        differs: So much of its checkpoint is other than in that sync that the server has to hold other bytes.
+        mixed: Its checkpoint is not whole, and the server took it: old and new weights are mixed.
+        evidence: What ``means`` is known by; None for a name alone that was shown before the sync as well.
+        told: What was told of it last.
     """
 
+    claim: Claim
     began_at: float
     ended_at: float
     path: str | None = None
@@ -84,37 +126,132 @@ class Synced:
     means: bool | None = None
     by_version: bool = False
     doubt: bool = False
+    bytes_before: Bytes | None = None
+    bytes_after: str | None = None
+    bytes_seen: str | None = None
+    follows: bool = False
+    differs: bool = False
+    mixed: bool = False
+    evidence: Evidence | None = None
+    told: Applied | None = None
 
-    def compare(self, seen: Sighting, others: "Iterable[Synced]", intervals: Iterable[Interval]) -> None:
+    def leads_to(self, record: SyncRecord) -> bool:
+        """The server was seen to run it, and that record is of the next sync of the same start."""
+        mine, next_one = self.claim.identity, record.identity
+        same_start = (mine.run_id, mine.host, mine.pid) == (next_one.run_id, next_one.host, next_one.pid)
+        return same_start and self.claim.sequence + 1 == record.sequence and self.means is True and not self.doubt
+
+    def compare(
+        self, seen: Sighting, others: "Iterable[Synced]", intervals: Iterable[Interval], *, names: bool = True
+    ) -> None:
         """Take in a look that began after its end.
 
         Args:
             others: The last syncs of the other runs.
             intervals: The last syncs to the server, this one among them.
+            names: What is shown is the same whoever answers.
         """
         info = seen.info
-        if self.reference is None:
+        if not names:
+            if self.evidence not in _OF_BYTES:
+                self.means = self.evidence = None
+            self.reference, self.by_version, self.doubt = info, False, False
+        elif self.reference is None:
             self.reference = info
-            self.by_version = self._tagged(info)
-            if self.by_version or same(info.model_path, self.path):
-                self.means = True
-            elif self._overwritten(info, others):
-                self.means = False
-            else:
-                self.means = self._beside(seen, intervals)
+            self._by_name(seen, others, intervals)
         elif info != self.reference:
-            if self.means is not True and not self.doubt and same(info.model_path, self.path):
-                self.reference, self.means = info, True  # passed on late
+            late = same(info.model_path, self.path) and not self._of_another(info)
+            if self.means is not True and not self.doubt and late:
+                self.reference, self.means, self.evidence = info, True, Evidence.MODEL_PATH  # passed on late
             else:
                 self.doubt = True
+        if seen.checksum is not None and self.bytes_after is None and not self.doubt:
+            self.bytes_after = seen.checksum if self._alone_since(self.began_at, intervals) else None
+            if self.bytes_before is not None and not self._alone_since(self.bytes_before.at, intervals):
+                self.bytes_before = None
+        self.weigh()
 
-    def current(self, info: ModelInfo) -> bool | None:
-        """What showing this means: it runs these weights, it does not, or that cannot be told."""
-        if self.reference is None:
+    def weigh(self) -> None:
+        """Let what is known of the bytes decide, where it does."""
+        if self.mixed:
+            self.means, self.evidence = False, Evidence.CHECKPOINT
+        elif self.bytes_before is None or self.bytes_after is None:
+            return
+        elif self.bytes_after != self.bytes_before.checksum:
+            self.means, self.evidence = True, Evidence.CHECKSUM
+        elif self.follows and self.differs:
+            self.means, self.evidence = False, Evidence.CHECKSUM
+
+    def found(self, seen: Sighting, intervals: Iterable[Interval]) -> tuple[Applied, Evidence] | None:
+        """Of a sync that is not said to have been taken: was it, after all? None is not to be told yet.
+
+        An update whose client gave up is applied later (SGLang 0.5.23, measured): that it is not there is no evidence.
+        """
+        before = self.before
+        if self.bytes_before is not None and seen.checksum is not None:
+            twice, self.bytes_seen = seen.checksum == self.bytes_seen, seen.checksum
+            if seen.checksum != self.bytes_before.checksum:
+                alone = self._alone_since(self.bytes_before.at, intervals)
+                return (Applied.YES, Evidence.CHECKSUM) if alone and twice else None
+            if self.claim.answered:
+                return Applied.NO, Evidence.CHECKSUM
+        if self._tagged(seen.info):
+            return Applied.YES, Evidence.WEIGHT_VERSION
+        shown = same(seen.info.model_path, self.path)
+        if shown and before is not None and not same(before.info.model_path, self.path):
+            return Applied.YES, Evidence.MODEL_PATH
+        return None
+
+    def take(self, seen: Sighting, evidence: Evidence) -> None:
+        """It was taken after all, and this is what the server shows of it."""
+        self.reference, self.means, self.evidence = seen.info, True, evidence
+        self.by_version, self.bytes_after = self._tagged(seen.info), seen.checksum
+
+    def current(self, info: ModelInfo, checksum: str | None = None, *, names: bool = True) -> bool | None:
+        """What showing this means: it runs these weights, it does not, or that cannot be told.
+
+        Args:
+            checksum: Of what is loaded now, where that is known.
+            names: What is shown is the same whoever answers.
+        """
+        if self.mixed:
+            return False
+        if self.bytes_after is not None and checksum is not None:
+            return self.means if checksum == self.bytes_after else False
+        if self.reference is None or not names:
             return None
         if _labels(info) == _labels(self.reference):
             return None if self.means and self.doubt else self.means
         return False if self.by_version or info.model_path != self.reference.model_path else None
+
+    def _by_name(self, seen: Sighting, others: "Iterable[Synced]", intervals: Iterable[Interval]) -> None:
+        info = seen.info
+        self.by_version = self._tagged(info)
+        if self.by_version:
+            self.means, self.evidence = True, Evidence.WEIGHT_VERSION
+        elif self._not_tagged(info):
+            self.means, self.evidence = False, Evidence.WEIGHT_VERSION
+        elif same(info.model_path, self.path):
+            new = self.before is not None and not same(self.before.info.model_path, self.path)
+            self.means, self.evidence = True, Evidence.MODEL_PATH if new else None
+        else:
+            self.means = False if self._overwritten(info, others) else self._beside(seen, intervals)
+            self.evidence = Evidence.MODEL_PATH if self.means is False else None
+
+    def _alone_since(self, at: float, intervals: Iterable[Interval]) -> bool:
+        """No other sync that may have changed the weights has ended since."""
+        mine = (self.claim.identity.run, self.began_at)
+        return not any(one.ended_at >= at and (one.run, one.began_at) != mine for one in intervals)
+
+    def _not_tagged(self, info: ModelInfo) -> bool:
+        """It was sent with our tag, the server said that it took it, and still shows another sync's version."""
+        before = self.before.info.weight_version if self.before is not None else None
+        sent = self.passed_on and self.version == tag_of(self.claim.identity, self.claim.sequence)
+        return sent and verifiable(before) and info.weight_version == before != self.version
+
+    def _of_another(self, info: ModelInfo) -> bool:
+        """It shows a version that can only be another sync's."""
+        return verifiable(self.version) and verifiable(info.weight_version) and info.weight_version != self.version
 
     def _tagged(self, info: ModelInfo) -> bool:
         before = self.before.info.weight_version if self.before is not None else self.version
@@ -159,14 +296,28 @@ def path_of(record: SyncRecord) -> str | None:
     return path if record.target.transport is Transport.DISK and os.path.isabs(path) else None
 
 
-def synced(record: SyncRecord, before: Sighting | None, runs: Mapping[str, Synced]) -> Synced:
-    """What is to be known of a sync that was taken.
+def synced(
+    record: SyncRecord, before: Sighting | None, runs: Mapping[str, Synced], loaded: Bytes | None = None
+) -> Synced:
+    """What is to be known of a sync that has ended.
 
     Args:
         before: The newest sighting before it began.
         runs: The last syncs of all runs before it.
+        loaded: What was loaded before it began.
     """
+    exchange, previous = record.exchange, runs.get(record.identity.run)
     return Synced(
+        claim=Claim(
+            identity=record.identity,
+            sequence=record.sequence,
+            trace_id=record.trace_id,
+            target=record.target,
+            claimed=record.weights_applied,
+            answered=exchange is not None and exchange.status_code is not None and exchange.status_code < 500,
+        ),
+        bytes_before=loaded,
+        follows=previous is not None and loaded is not None and previous.leads_to(record),
         began_at=record.started_at,
         ended_at=record.ended_at,
         path=path_of(record),

@@ -15,10 +15,13 @@ import structlog
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.codec import to_json
 from sglang_telemetry.events import (
+    CheckpointInspected,
     EnginePrint,
     Event,
     Identity,
+    ServerSeen,
     SyncRecord,
+    SyncResolved,
     SyncStarted,
     TelemetryError,
 )
@@ -40,6 +43,17 @@ _LEVEL_AND_NAME = {
     (Result.CANCELLED, True): ("warning", LogEvent.CANCELLED),
     (Result.CANCELLED, False): ("debug", LogEvent.CANCELLED),
 }
+
+
+_RESTARTED = "it serves its START weights until the next sync, unless it was started with what was synced last"
+_WENT_BACK = "it shows the weight version of an earlier sync: did somebody send older weights, or label them so?"
+_NOT_APPLIED = {
+    "cause": FailureCause.NOT_APPLIED.value,
+    "hint": FailureCause.NOT_APPLIED.hint,
+    "runbook": FailureCause.NOT_APPLIED.runbook,
+}
+_SAME = "is this the model that is trained, and does its optimizer step?"
+_NEW = "the weights ARE new, do not send them again"
 
 
 class LogSink:
@@ -92,6 +106,16 @@ class LogSink:
                 fields = {"sequence": event.sequence, "text": event.text}
                 self._write(level, LogEvent.ENGINE_PRINT, lambda: _who(event.identity) | fields)
                 return _enabled(logging.ERROR if event.recognised else logging.WARNING)
+            case CheckpointInspected() if event.mixed:
+                self._write("error", LogEvent.NOT_APPLIED, lambda: _inspected(event))
+            case CheckpointInspected() if event.unchanged:
+                self._write("warning", LogEvent.SAME_BYTES, lambda: _inspected(event))
+            case SyncResolved():
+                self._write(*_resolved_as(event), lambda: _resolved(event))
+            case ServerSeen() if event.restarted:
+                self._write("warning", LogEvent.SERVER_RESTARTED, lambda: {"server": event.server, "hint": _RESTARTED})
+            case ServerSeen() if event.went_back:
+                self._write("warning", LogEvent.SERVER_WENT_BACK, lambda: {"server": event.server, "hint": _WENT_BACK})
             case TelemetryError() if event.component not in self._told:
                 self._told.add(event.component)
                 fields = {"component": event.component, "text": event.text, "hint": "the training goes on; said once"}
@@ -173,6 +197,45 @@ def _sync(event: SyncStarted | SyncRecord) -> dict[str, Any]:
     }
 
 
+def _inspected(event: CheckpointInspected) -> dict[str, Any]:
+    cause = _NOT_APPLIED if event.mixed else {"hint": _SAME}
+    return {
+        **_who(event.identity),
+        **_of_sync(event),
+        **cause,
+        "checkpoint.path": event.path,
+        **({"checkpoint.fault": event.fault} if event.mixed else {"compared_bytes": event.sampled_bytes}),
+    }
+
+
+def _resolved_as(event: SyncResolved) -> tuple[str, LogEvent]:
+    if event.applied is event.claimed:
+        return "debug", LogEvent.RESOLVED
+    if event.applied is Applied.NO and event.claimed is Applied.YES:
+        return "error", LogEvent.NOT_APPLIED
+    return "warning", LogEvent.RESOLVED
+
+
+def _resolved(event: SyncResolved) -> dict[str, Any]:
+    refuted = event.applied is Applied.NO and event.claimed is Applied.YES
+    late = event.applied is Applied.YES and event.claimed is not Applied.YES
+    return {
+        **_who(event.identity),
+        **_of_sync(event),
+        **(_NOT_APPLIED if refuted else {}),
+        **({"hint": f"the sync was told as failed: {_NEW}"} if late else {}),
+        "weights_applied": event.applied.value,
+        "claimed": event.claimed.value,
+        "evidence": event.evidence.value,
+        "delay_seconds": round(event.delay_seconds, 3),
+        "shown": event.shown,
+    }
+
+
+def _of_sync(event: CheckpointInspected | SyncResolved) -> dict[str, Any]:
+    return {"sequence": event.sequence, "server": event.target.server, "trace_id": event.trace_id}
+
+
 def record_fields(record: SyncRecord) -> dict[str, Any]:
     """All that a log line says of a sync, under OpenTelemetry's attribute names; unknown values are left out."""
     exchange, checkpoint = record.exchange, record.checkpoint
@@ -222,5 +285,5 @@ def hint(record: SyncRecord) -> str:
         known = "it answered before: it went away" if record.reached_before else "never reached since start"
         return f"{text} ({known})"
     if record.cause is not FailureCause.PEER and record.weights_applied is Applied.YES:
-        return f"{text}; the weights ARE new, do not send them again"
+        return f"{text}; {_NEW}"
     return text

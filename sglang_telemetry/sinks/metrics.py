@@ -1,7 +1,7 @@
 """The tally as Prometheus metrics: families are made at each scrape, so that nothing outlives what it describes."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from sglang_telemetry import names
-from sglang_telemetry.events import Event, ServerSeen
+from sglang_telemetry.events import Checkpoint, Event, ServerSeen
 from sglang_telemetry.names import Component, Exit, Metric
 from sglang_telemetry.sinks.tally import Buckets, Labels, ProcessState, Tally
 
@@ -28,11 +28,17 @@ _LIVE: tuple[Metric, ...] = (
     names.TIMEOUT,
     names.EXPECTED_INTERVAL,
     names.PUBLISHED,
+    names.CONFIRMED,
+    names.UNCHANGED,
     names.STEP_SHARE,
     names.SERVER_UP,
     names.SERVER_READY,
     names.SERVER_CURRENT,
     names.SHARED_PATH_FREE,
+    names.SHARED_PATH_FREE_INODES,
+    names.SHARED_PATH_WRITABLE,
+    names.WATCHED_AGE,
+    names.WATCHED_WRITABLE,
 )
 
 
@@ -84,7 +90,7 @@ class MetricsSink(Collector):
                 histogram.add_metric(labels, _cumulated(buckets), buckets.sum)
             return histogram
         if metric.kind == "info":
-            return _info(metric, _servers(servers) if metric is names.SERVER_INFO else _runs(self.tally))
+            return _info(metric, _INFO[metric.name](self.tally, servers))
         gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
         series: dict[Labels, float] = gauges.get(metric.name) or self.tally.stamps.get(metric.name, {})
         for labels, value in series.items():
@@ -132,18 +138,27 @@ def _gauges(tally: Tally, servers: dict[str, ServerSeen]) -> dict[str, dict[Labe
             gauges[names.SERVER_READY.name][(server,)] = float(seen.ready)
         for run, current in sorted(seen.current.items()):
             gauges[names.SERVER_CURRENT.name][(run, server)] = float(current)
+        for run, sequence in sorted(seen.confirmed.items()):
+            gauges[names.CONFIRMED.name][(run, server)] = float(sequence)
+    if tally.watched is not None:
+        gauges[names.WATCHED_WRITABLE.name][()] = float(tally.watched.writable)
+        for host, age in sorted(tally.watched.ages.items()):
+            gauges[names.WATCHED_AGE.name][(host,)] = age
     return gauges
 
 
 def _coordinator(gauges: dict[str, dict[Labels, float]], state: ProcessState) -> None:
-    run, server = state.identity.run, state.target.server or ""
+    run, server, path = state.identity.run, state.target.server or "", state.shared_path
     known: tuple[tuple[Metric, Labels, float | None], ...] = (
         (names.PAYLOAD, (run,), state.payload_bytes),
         (names.TIMEOUT, (run, server), state.target.timeout_seconds),
         (names.EXPECTED_INTERVAL, (run,), state.expected_interval),
         (names.PUBLISHED, (run, server), state.published),
         (names.STEP_SHARE, (run,), state.step_share),
-        (names.SHARED_PATH_FREE, (run,), state.free_bytes),
+        (names.UNCHANGED, (run,), state.unchanged),
+        (names.SHARED_PATH_FREE, (run,), path.free_bytes if path is not None else None),
+        (names.SHARED_PATH_FREE_INODES, (run,), path.free_inodes if path is not None else None),
+        (names.SHARED_PATH_WRITABLE, (run,), _writable(path)),
     )
     for metric, labels, value in known:
         if value is not None:
@@ -159,11 +174,24 @@ def _info(metric: Metric, rows: set[Labels]) -> InfoMetricFamily:
     return family
 
 
-def _servers(servers: dict[str, ServerSeen]) -> set[Labels]:
+def _writable(path: Checkpoint | None) -> bool | None:
+    """A folder that was written to is; one that was not may be full, so only a read-only mount is not."""
+    return None if path is None or path.read_only is None else not path.read_only
+
+
+def _servers(_: Tally, servers: dict[str, ServerSeen]) -> set[Labels]:
     return {(server, seen.version) for server, seen in servers.items() if seen.version is not None}
 
 
-def _runs(tally: Tally) -> set[Labels]:
+def _shared_paths(tally: Tally, _: dict[str, ServerSeen]) -> set[Labels]:
+    return {
+        (state.identity.run, state.shared_path.fs_type)
+        for state in tally.processes.values()
+        if state.alive is not False and state.shared_path is not None and state.shared_path.fs_type is not None
+    }
+
+
+def _runs(tally: Tally, _: dict[str, ServerSeen]) -> set[Labels]:
     return {
         (
             state.identity.run,
@@ -176,3 +204,10 @@ def _runs(tally: Tally) -> set[Labels]:
         for state in tally.processes.values()
         if state.alive is not False
     }
+
+
+_INFO: dict[str, Callable[[Tally, dict[str, ServerSeen]], set[Labels]]] = {
+    names.SERVER_INFO.name: _servers,
+    names.RUN_INFO.name: _runs,
+    names.SHARED_PATH_INFO.name: _shared_paths,
+}

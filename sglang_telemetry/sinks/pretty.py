@@ -33,6 +33,10 @@ def render_pretty(fields: Mapping[str, Any]) -> str:
         return f"{head}  {_where(fields)}\n{_INDENT}engine: {_short(fields.get('text'))}"
     if event == LogEvent.TELEMETRY_ERROR:
         return f"{head}  component={fields.get('component')}  {_short(fields.get('text'))}  ({fields.get('hint')})"
+    if event in {LogEvent.SERVER_RESTARTED, LogEvent.SERVER_WENT_BACK}:
+        return f"{head}  {fields.get('server')}\n{_INDENT}first:  {fields.get('hint')}"
+    if event in {LogEvent.NOT_APPLIED, LogEvent.RESOLVED, LogEvent.SAME_BYTES}:
+        return "\n".join([f"{head}  {_verdict(fields)}  {_where(fields)}", *_grounds(fields)])
     if event == LogEvent.STARTED:
         return f"{head}  {fields.get('server') or '?'}  {_where(fields)}"
     lines = [f"{head}  {_summary(fields)}  {_where(fields)}"]
@@ -58,6 +62,26 @@ def _summary(fields: Mapping[str, Any]) -> str:
     else:
         parts.append(seconds)
     return "  ".join(parts)
+
+
+def _verdict(fields: Mapping[str, Any]) -> str:
+    """What is known now of a sync that was over."""
+    parts = [f"cause={fields['cause']}"] if "cause" in fields else []
+    if "weights_applied" in fields:
+        parts += [f"applied={fields['weights_applied']}", f"claimed={fields.get('claimed')}"]
+        parts.append(f"by {fields.get('evidence')} of {fields.get('server')}, {fields.get('delay_seconds')} s later")
+    elif "compared_bytes" in fields:
+        parts.append(f"the same content as the sync before ({_bytes(fields['compared_bytes'])} compared)")
+    return "  ".join(parts)
+
+
+def _grounds(fields: Mapping[str, Any]) -> list[str]:
+    lines = [f"{_INDENT}shows:  {_short(fields['shown'])}"] if fields.get("shown") else []
+    if fields.get("checkpoint.path"):
+        fault = fields.get("checkpoint.fault")
+        lines.append(f"{_INDENT}folder: {fields['checkpoint.path']}{f': {_short(fault)}' if fault else ''}")
+    lines += [f"{_INDENT}first:  {fields['hint']}"] if fields.get("hint") else []
+    return [*lines, f"{_INDENT}trace {fields.get('trace_id')}"]
 
 
 def _where(fields: Mapping[str, Any]) -> str:

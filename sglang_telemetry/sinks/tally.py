@@ -13,6 +13,8 @@ from typing import TypeVar
 from sglang_telemetry import names
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import (
+    Checkpoint,
+    CheckpointInspected,
     Event,
     Identity,
     PhaseStarted,
@@ -20,13 +22,17 @@ from sglang_telemetry.events import (
     ProcessLost,
     ProcessStarted,
     ProcessUnwatched,
+    RolloutsSeen,
     ServerSeen,
     SyncRecord,
+    SyncResolved,
     SyncStarted,
     Target,
     TelemetryError,
+    WatchedPath,
 )
-from sglang_telemetry.names import Applied, Exit, Metric, Phase, Result
+from sglang_telemetry.names import UPDATE_ROUTE, Applied, Evidence, Exit, Metric, Phase, Policy, Result
+from sglang_telemetry.text import server_of
 
 T = TypeVar("T")
 Labels = tuple[str, ...]
@@ -84,8 +90,15 @@ class ProcessState:
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
     step_share: float | None = None
     payload_bytes: int | None = None
-    free_bytes: int | None = None
+    shared_path: Checkpoint | None = None
     published: int | None = None
+    unchanged: int | None = None
+    beside: tuple[str, ...] = ()
+    """Servers that its last sync went to beside the target."""
+
+    def servers(self) -> tuple[str, ...]:
+        """All servers that it syncs to, the target first."""
+        return (*([self.target.server] if self.target.server is not None else ()), *self.beside)
 
     @property
     def expected_interval(self) -> float | None:
@@ -112,6 +125,7 @@ class Tally:
         self.histograms: dict[str, dict[Labels, Buckets]] = {}
         self.processes: dict[ProcessKey, ProcessState] = {}
         self.servers: dict[str, ServerSeen] = {}
+        self.watched: WatchedPath | None = None
 
     def add(self, event: Event) -> None:
         """Count one event."""
@@ -131,8 +145,18 @@ class Tally:
                 self._process_ended(event)
             case ProcessUnwatched():
                 self._state(event.identity).alive = None
+            case CheckpointInspected():
+                self._inspected(event)
+            case RolloutsSeen():
+                for policy in Policy:
+                    self._count(names.ROLLOUTS, (event.identity.run, policy.value), event.counts.get(policy.value, 0))
+                self._count(names.ROLLOUTS_ABORTED, (event.identity.run,), event.aborted)
+            case SyncResolved():
+                self._resolved(event)
             case ServerSeen():
                 self._server_seen(event)
+            case WatchedPath():
+                self.watched = event
             case TelemetryError():
                 self._count(names.TELEMETRY_ERRORS, (event.component.value,), event.count)
                 if event.count and event.at is not None:
@@ -144,8 +168,9 @@ class Tally:
         """The servers that live runs sync to, each with the coordinators that do."""
         found: dict[str, list[ProcessState]] = {}
         for state in self.processes.values():
-            if state.coordinator and state.alive is not False and state.target.server is not None:
-                found.setdefault(state.target.server, []).append(state)
+            if state.coordinator and state.alive is not False:
+                for server in state.servers():
+                    found.setdefault(server, []).append(state)
         return found
 
     def live_servers(self) -> dict[str, ServerSeen]:
@@ -153,14 +178,23 @@ class Tally:
         found: dict[str, ServerSeen] = {}
         for server, states in sorted(self.users().items()):
             seen = self.servers.get(server)
-            runs = {state.identity.run for state in states if seen is not None and state.started_at <= seen.at}
+            users = [state.identity for state in states if seen is not None and state.started_at <= seen.at]
+            runs, starts = {one.run for one in users}, {(one.run, one.run_id) for one in users}
             if seen is not None and runs:
-                found[server] = replace(seen, current={run: seen.current[run] for run in runs & seen.current.keys()})
+                found[server] = replace(
+                    seen,
+                    current={run: seen.current[run] for run in runs & seen.current.keys()},
+                    confirmed={
+                        run: sequence
+                        for run, sequence in seen.confirmed.items()
+                        if (run, seen.confirmed_of.get(run)) in starts
+                    },
+                )
         return found
 
     def targets(self) -> set[str]:
         """The servers that known runs sync to, also those that have ended."""
-        return {state.target.server for state in self.processes.values() if state.target.server is not None}
+        return {server for state in self.processes.values() for server in state.servers()}
 
     def restarts(self, server: str) -> int:
         """Restarts of that server that were noticed."""
@@ -274,8 +308,11 @@ class Tally:
         elif record.result is Result.FAILURE:
             cause = record.cause or FailureCause.UNKNOWN
             self._failed(run, record.target, cause, record.ended_at, record.trace_id)
+        sent_to = [server_of(one.url) for one in record.exchanges if UPDATE_ROUTE in one.url]
+        others = dict.fromkeys((record.target.server, *sent_to))
+        state.beside = tuple(one for one in others if one is not None and one != state.target.server)
         if record.checkpoint is not None:
-            state.free_bytes = record.checkpoint.free_bytes
+            state.shared_path = record.checkpoint
             if record.checkpoint.bytes and record.checkpoint.fault is None:
                 state.payload_bytes = record.checkpoint.bytes
         if record.weights_applied is Applied.YES:
@@ -297,9 +334,37 @@ class Tally:
                 trace_id = event.sync.trace_id if event.sync is not None else None
                 self._failed(run, state.target, FailureCause.TRAINER_LOST, event.at, trace_id)
 
+    def _inspected(self, event: CheckpointInspected) -> None:
+        state = self._state(event.identity)
+        if event.same is not None:
+            state.unchanged = (state.unchanged or 0) + 1 if event.unchanged else 0
+        if event.mixed:
+            self._not_applied(event)
+
+    def _resolved(self, event: SyncResolved) -> None:
+        labels = (event.identity.run, event.target.server or "", event.claimed.value, event.applied.value)
+        self._observe(
+            names.CONFIRMATION_DELAY,
+            labels,
+            event.delay_seconds,
+            Exemplar(trace_id=event.trace_id, value=event.delay_seconds, at=event.at),
+        )
+        state = self.processes.get(process_key(event.identity))
+        if event.applied is Applied.YES:
+            if state is not None and state.alive is not False:
+                state.published = max(state.published or 0, event.sequence)
+        elif event.claimed is Applied.YES and event.evidence is not Evidence.CHECKPOINT:  # that was counted when found
+            self._not_applied(event)
+
+    def _not_applied(self, event: CheckpointInspected | SyncResolved) -> None:
+        """Counted, and no stamp of a failed sync: the page for this is that of the server that is not current."""
+        labels = _target_labels(event.identity.run, event.target)
+        self._count(names.FAILURES, (*labels, FailureCause.NOT_APPLIED.value), 1)
+
     def _server_seen(self, event: ServerSeen) -> None:
         self.servers[event.server] = event
         self._count(names.SERVER_RESTARTS, (event.server,), int(event.restarted))
+        self._count(names.SERVER_WENT_BACK, (event.server,), int(event.went_back))
         if event.restarted:
             self._stamp(names.SERVER_LAST_RESTART, (event.server,), event.at)
 
@@ -331,7 +396,7 @@ def _target_labels(run: str, target: Target) -> Labels:
 
 
 _OF_US = {names.TELEMETRY_ERRORS.name, names.TELEMETRY_LAST_ERROR.name}
-_OF_SERVERS = {names.SERVER_RESTARTS.name, names.SERVER_LAST_RESTART.name}
+_OF_SERVERS = {names.SERVER_RESTARTS.name, names.SERVER_LAST_RESTART.name, names.SERVER_WENT_BACK.name}
 
 
 def _left(name: str, series: dict[Labels, T], runs: set[str], servers: set[str]) -> dict[Labels, T]:

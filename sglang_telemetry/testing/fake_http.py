@@ -120,7 +120,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         life = self.server.life
-        key = life.settings.admin_api_key
         credentials = self.headers.get("Authorization", "")
         headers = {name.lower(): value for name, value in self.headers.items()}
         if credentials:
@@ -128,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request(method=self.command, path=self.path, headers=headers, body=body)
         life.settings.requests.append(request)
         try:
-            answer = life.routes.answer(request, authorized=key is None or credentials == f"Bearer {key}")
+            answer = life.routes.answer(request, credentials)
         except Closed:
             answer = None
         except Died as death:
@@ -144,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._write(answer)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = _any
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = do_OPTIONS = _any
 
     def _write(self, answer: Answer) -> None:
         self.send_response(answer.status)

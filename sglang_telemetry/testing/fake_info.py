@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_telemetry.testing.fake_engine import Engine, Label
+from sglang_telemetry.testing.fake_state import Settings
 
 _LOAD = (
     "timestamp",
@@ -55,9 +56,12 @@ def model_info(engine: Engine) -> dict[str, Any]:
     }
 
 
-def server_info(engine: Engine, has_key: bool) -> dict[str, Any]:
-    """``/server_info``: start values at the top, the scheduler's in ``internal_states``."""
-    start, live = _settings(engine, engine.start, has_key), _settings(engine, engine.scheduler, has_key)
+def server_info(engine: Engine, settings: Settings) -> dict[str, Any]:
+    """``/server_info``: start values at the top, the scheduler's in ``internal_states``.
+
+    The real one has the keys in both places and in ``launch_command`` as they are; here they are hidden.
+    """
+    start, live = _settings(engine, engine.start, settings), _settings(engine, engine.scheduler, settings)
     return {**start, "status": "ready", "internal_states": [live], "version": VERSION, "frontend": "python"}
 
 
@@ -89,15 +93,19 @@ def checksums(engine: Engine) -> dict[str, Any]:
     return {"success": True, "message": "Success.", "ranks": [rank], "per_engine_checksum": whole}
 
 
-def _settings(engine: Engine, label: Label, has_key: bool) -> dict[str, Any]:
+def _settings(engine: Engine, label: Label, settings: Settings) -> dict[str, Any]:
     return {
         "model_path": label.model_path,
         "tokenizer_path": engine.start.model_path,
         "served_model_name": engine.start.model_path,
         "load_format": label.load_format,
         "weight_version": label.weight_version,
-        "api_key": None,
-        "admin_api_key": "***" if has_key else None,
+        "tp_size": 1,
+        "dp_size": 1,
+        "tokenizer_worker_num": 1,
+        "enable_memory_saver": False,
+        "api_key": "***" if settings.api_key is not None else None,
+        "admin_api_key": "***" if settings.admin_api_key is not None else None,
     }
 
 

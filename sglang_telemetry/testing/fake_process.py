@@ -141,11 +141,13 @@ class FakeSGLangProcess:
         command += ["--model-path", settings.model_path]
         command += ["--health-seconds", str(settings.health_seconds), "--death-seconds", str(settings.death_seconds)]
         path = os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
-        with tempfile.NamedTemporaryFile("w", prefix="fake-sglang-") as key:  # readable by this user alone
-            if settings.admin_api_key is not None:
-                key.write(settings.admin_api_key)
-                key.flush()
-                command += ["--admin-api-key-file", key.name]
+        keys = {"--admin-api-key-file": settings.admin_api_key, "--api-key-file": settings.api_key}
+        with tempfile.TemporaryDirectory(prefix="fake-sglang-") as folder:  # readable by this user alone
+            for option, key in keys.items():
+                if key is not None:
+                    file = Path(folder, option.strip("-"))
+                    file.write_text(key)
+                    command += [option, str(file)]
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from sglang_telemetry.testing.fake_auth import authorized
 from sglang_telemetry.testing.fake_bodies import parse, timeout_seconds, truth
 from sglang_telemetry.testing.fake_engine import Closed, Engine, Update
 from sglang_telemetry.testing.fake_faults import Answer, Fault, canned, json_answer
@@ -38,18 +39,8 @@ _ROUTES: dict[str, tuple[tuple[str, ...], str]] = {
     "/ping": (_GET, "_ping"),
     "/health": (_GET, "_health"),
     "/health_generate": (_GET, "_health"),
+    "/openapi.json": (("HEAD", "GET"), "_openapi"),
 }
-_ADMIN = frozenset(
-    (
-        UPDATE,
-        "/update_weight_version",
-        "/weights_checker",
-        "/flush_cache",
-        "/pause_generation",
-        "/continue_generation",
-        "/abort_request",
-    )
-)
 _HANG_UP = {Fault.CLOSED_WITHOUT_ANSWER, Fault.DIES_WITHOUT_ANSWER}
 _DEADLY = {Fault.DIES_WITHOUT_ANSWER, Fault.INTERNAL_ERROR_THEN_DEAD}
 
@@ -66,19 +57,22 @@ class Routes:
         self.settings = settings
         self._healthy = True
 
-    def answer(self, request: Request, authorized: bool) -> Answer | None:
+    def answer(self, request: Request, credentials: str = "") -> Answer | None:
         """The answer, None to hang up without one.
+
+        Args:
+            credentials: The ``Authorization`` header, which the request itself does not keep.
 
         Raises:
             Died: After an optional answer (its only argument) the server is gone.
             Closed: It went away while this request waited.
         """
         path = urlsplit(request.path).path
-        if path not in _ROUTES:
-            return json_answer(404, {"detail": "Not Found"})
-        methods, name = _ROUTES[path]
-        if path in _ADMIN and not authorized:
+        methods, name = _ROUTES.get(path, ((), ""))
+        if not authorized(self.settings, request.method, path, request.method in methods, credentials):
             return json_answer(401, {"error": "Unauthorized"})
+        if not methods:
+            return json_answer(404, {"detail": "Not Found"})
         if request.method not in methods:
             allow = (("Allow", ", ".join(methods)),)
             return json_answer(405, {"detail": "Method Not Allowed"}, headers=allow)
@@ -194,10 +188,18 @@ class Routes:
         return json_answer(200, model_info(self.engine))
 
     def _server_info(self, _request: Request) -> Answer:
-        return json_answer(200, server_info(self.engine, has_key=self.settings.admin_api_key is not None))
+        return json_answer(200, server_info(self.engine, self.settings))
 
     def _loads(self, _request: Request) -> Answer:
         return json_answer(200, loads(self.engine))
+
+    def _openapi(self, _request: Request) -> Answer:
+        paths: dict[str, dict[str, Any]] = {
+            path: {method.lower(): {} for method in methods} for path, (methods, _) in _ROUTES.items()
+        }
+        del paths["/openapi.json"]
+        about = {"openapi": "3.1.0", "info": {"title": "FastAPI", "version": "0.1.0"}}
+        return json_answer(200, about | {"paths": paths})
 
     def _models(self, _request: Request) -> Answer:
         return json_answer(200, models(self.engine))

@@ -37,6 +37,7 @@ class FakeSGLang:
     Args:
         model_path: The checkpoint folder that it starts with; shapes of later ones are compared with it if it exists.
         admin_api_key: Wanted as a bearer token by every route that changes something.
+        api_key: Wanted by all other routes, and without ``admin_api_key`` by those too.
         faults: What the first updates meet, one each.
         health_seconds: How long ``/health`` takes; 1 s measured on SGLang 0.5.23, and 20 times that while paused.
         death_seconds: How long it takes to die of a bad checkpoint; 5 s measured on SGLang 0.5.23.
@@ -48,6 +49,7 @@ class FakeSGLang:
         model_path: str | Path = "start-model",
         *,
         admin_api_key: str | None = None,
+        api_key: str | None = None,
         faults: Sequence[Fault] = (),
         health_seconds: float = 0.0,
         death_seconds: float = 0.0,
@@ -56,6 +58,7 @@ class FakeSGLang:
         self._settings = Settings(
             model_path=str(model_path),
             admin_api_key=admin_api_key,
+            api_key=api_key,
             health_seconds=health_seconds,
             death_seconds=death_seconds,
         )
@@ -159,6 +162,7 @@ class FakeSGLang:
         model_path: str | Path = "start-model",
         *,
         admin_api_key: str | None = None,
+        api_key: str | None = None,
         faults: Sequence[Fault] = (),
         health_seconds: float = 0.0,
         death_seconds: float = 0.0,
@@ -177,6 +181,7 @@ class FakeSGLang:
         settings = Settings(
             model_path=str(model_path),
             admin_api_key=admin_api_key,
+            api_key=api_key,
             health_seconds=health_seconds,
             death_seconds=death_seconds,
         )
@@ -215,14 +220,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0, help="0 for a free one")
     parser.add_argument("--model-path", default="start-model", help="checkpoint folder to start with")
     parser.add_argument("--admin-api-key-file", type=Path, help="file with the key that admin routes want")
+    parser.add_argument("--api-key-file", type=Path, help="file with the key that the other routes want")
     parser.add_argument("--health-seconds", type=float, default=0.0, help="how long /health takes")
     parser.add_argument("--death-seconds", type=float, default=0.0, help="how long it takes to die of a bad checkpoint")
     parser.add_argument("--control", action="store_true", help=argparse.SUPPRESS)  # orders on stdin, ends with it
     options = parser.parse_args(arguments)
-    key_file: Path | None = options.admin_api_key_file
     server = FakeSGLang(
         options.model_path,
-        admin_api_key=key_file.read_text().strip() if key_file is not None else None,
+        admin_api_key=_key_in(options.admin_api_key_file),
+        api_key=_key_in(options.api_key_file),
         health_seconds=options.health_seconds,
         death_seconds=options.death_seconds,
         port=options.port,
@@ -237,6 +243,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         pass
     os._exit(0)
+
+
+def _key_in(file: Path | None) -> str | None:
+    return file.read_text().strip() if file is not None else None
 
 
 def _die(_life: Life) -> None:

@@ -43,6 +43,7 @@ class Settings:
     """What outlives a restart: how the server was started, what it will meet, what it got."""
 
     model_path: str
+    api_key: str | None = field(default=None, repr=False)
     admin_api_key: str | None = field(default=None, repr=False)
     health_seconds: float = 0.0
     death_seconds: float = 0.0

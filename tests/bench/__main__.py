@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import rich
 import torch
@@ -17,6 +18,8 @@ import sglang_telemetry
 from sglang_telemetry import JournalSink, LogSink
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import (
+    CheckpointInspected,
+    Event,
     Exchange,
     Identity,
     PhaseSpan,
@@ -26,11 +29,12 @@ from sglang_telemetry.events import (
     SyncStarted,
     Target,
 )
-from sglang_telemetry.names import Phase, Result
+from sglang_telemetry.names import Component, Phase, Result
 from tests.bench import traces
 from tests.bench.instant import engine
 from tests.harness.exporter import ExporterProcess
 from tests.harness.minimind import SavableModel
+from tests.harness.processes import wait_until
 
 PAIRS = 1500
 BIG_PAIRS = 8
@@ -42,20 +46,43 @@ def progress(text: str) -> None:
     rich.print(f"[dim]bench: {text} ...[/dim]")
 
 
-def paired(folder: Path, model: SavableModel, pairs: int) -> tuple[float, float]:
-    """Median seconds of a bare sync, and the median of what observing adds to its neighbour in time."""
-    bare, seen = engine(str(folder / "c")), engine(str(folder / "c"))
+class Looks:
+    """A sink that knows how long each look at a checkpoint took, beside the sync."""
+
+    component = Component.JOURNAL
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def emit(self, event: Event) -> None:
+        """Keep it."""
+        if isinstance(event, CheckpointInspected):
+            self.seconds.append(event.seconds)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def paired(folder: Path, model: SavableModel, pairs: int, **how: Any) -> tuple[float, float, float]:
+    """Seconds, as medians: of a bare sync, what observing adds to its neighbour in time, of the look beside it.
+
+    Between two syncs it is waited until the look at the checkpoint is over, as it is while a policy is trained.
+    """
+    bare, seen, looks = engine(str(folder / "c")), engine(str(folder / "c")), Looks()
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        sinks = [LogSink(fmt="json", stream=nowhere), JournalSink(folder / "j")]
-        with sglang_telemetry.instrument(seen, run="bench", sinks=sinks):
+        sinks = [LogSink(fmt="json", stream=nowhere), JournalSink(folder / "j"), looks]
+        with sglang_telemetry.instrument(seen, run="bench", sinks=sinks, **how):
             took: dict[int, list[float]] = {0: [], 1: []}
             for number in range(2 * pairs):
                 which = (number + number // 2) % 2  # bare first, seen first, by turns
                 start = time.perf_counter()
                 (bare, seen)[which].update_policy(model)
                 took[which].append(time.perf_counter() - start)
+                if how.get("inspect_checkpoints", True):
+                    wait_until(lambda: len(looks.seconds) == len(took[1]), "the look is over")
     added = [b - a for a, b in zip(took[0], took[1], strict=True)]
-    return statistics.median(took[0]), statistics.median(added)
+    look = statistics.median(looks.seconds) if looks.seconds else 0.0
+    return statistics.median(took[0]), statistics.median(added), look
 
 
 def memory(folder: Path) -> dict[str, float]:
@@ -155,11 +182,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         progress(f"{PAIRS} pairs of small syncs")
-        small, added = paired(folder / "small", SavableModel(), PAIRS)
-        row(f"added to a sync (bare: {small * 1e6:.0f} µs)", added * 1e6, "µs", 250)
+        small, added, look = paired(folder / "small", SavableModel(), PAIRS)
+        _, alone, _ = paired(folder / "alone", SavableModel(), PAIRS, inspect_checkpoints=False)
+        _, tagged, _ = paired(folder / "tagged", SavableModel(), PAIRS, inspect_checkpoints=False, tag_weights=True)
+        row(f"added to a sync (bare: {small * 1e6:.0f} µs)", added * 1e6, "µs", 500)
+        row("the same without the look at the checkpoint", alone * 1e6, "µs", 250)
+        row("what tag_weights adds to that", (tagged - alone) * 1e6, "µs", 50)
         progress(f"{BIG_PAIRS} pairs of syncs of a 64 M parameter model")
-        big, _ = paired(folder / "big", SavableModel(width=2000, layers=16), BIG_PAIRS)
+        big, _, big_look = paired(folder / "big", SavableModel(width=2000, layers=16), BIG_PAIRS)
         row(f"share of a sync of 64 M parameters (bare: {big * 1e3:.0f} ms)", 100 * added / big, "%", 0.5)
+        looked = f"{look * 1e3:.2g} ms small, {big_look * 1e3:.2g} ms with 64 M parameters"
+        table.add_row("the look, in a thread beside the sync", looked, "", "")
         progress("memory of 10 trainer processes")
         more = memory(folder / "memory")
         row(

@@ -17,9 +17,11 @@ import pytest
 
 from sglang_telemetry.cli.run import script_of
 from sglang_telemetry.exporter.claim import serving
+from sglang_telemetry.testing import FakeSGLang, Fault
 from tests.harness.answers import BUSY, Answers
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
+from tests.testing.checkpoints import write_models
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -356,6 +358,57 @@ def test_a_failed_sync_is_shown_as_a_tree(tmp_path: Path) -> None:
     assert shown[2].split()[:2] == ["rank", "0"]
     assert any("POST 400 ◀" in one for one in shown)
     assert "weight_sync 1 of" not in well.stderr
+
+
+BELIEVING = """
+import os, pathlib, shutil, sys, time, requests, sglang_telemetry
+from tests.cli.test_run import confirmed
+
+class Engine:
+    base_url, shared_ckpt_path, http = sys.argv[1], sys.argv[2], requests
+
+    def update_policy(self, checkpoint):
+        shutil.rmtree(self.shared_ckpt_path, ignore_errors=True)
+        shutil.copytree(checkpoint, self.shared_ckpt_path)
+        body = {"model_path": self.shared_ckpt_path}
+        self.http.post(self.base_url + "/update_weights_from_disk", json=body, timeout=5).raise_for_status()
+
+engine, folder = Engine(), pathlib.Path(os.environ["SGLANG_TELEMETRY_DIR"])
+sglang_telemetry.instrument(engine)
+for number, checkpoint in enumerate(sys.argv[3:], 1):
+    if number == 2:
+        while confirmed(folder) != {"grpo": True}:
+            time.sleep(0.05)
+    engine.update_policy(checkpoint)
+while confirmed(folder) != {"grpo": False}:
+    time.sleep(0.05)
+"""
+
+
+def confirmed(folder: Path) -> dict[str, bool]:
+    """By run, whether its one server runs its weights, as the exporter of that folder says."""
+    servers = json.loads(get(f"{served_at(folder)}/healthz"))["servers"]
+    return {run: current for seen in servers.values() for run, current in seen["current"].items()}
+
+
+def test_what_the_exporter_found_out_is_said_at_the_end(tmp_path: Path) -> None:
+    """The trainer believed in a success, and ended well; nothing was said while it ran, in the middle of its output."""
+    models = write_models(tmp_path / "models")
+    with FakeSGLang(models / "base") as server:
+        server.inject(Fault.SLOW, seconds=0.0)
+        server.inject(Fault.NOT_APPLIED)
+        arguments = [server.url, str(tmp_path / "c"), str(models / "v2"), str(models / "v3")]
+        done = run(tmp_path / "j", sys.executable, "-c", BELIEVING, *arguments, options=("--run", "grpo"))
+    assert done.returncode == 0
+    _, _, found = done.stderr.partition("sglang-telemetry run: the exporter found out:\n")
+    told = json.loads(found)
+    assert (told["event"], told["sequence"], told["evidence"]) == ("weight_sync.not_applied", 2, "checksum")
+    assert (told["claimed"], told["weights_applied"], told["cause"]) == ("yes", "no", "not_applied")
+
+
+def test_nothing_found_out_is_nothing_said(tmp_path: Path) -> None:
+    """Not even that nothing was."""
+    assert "found out" not in run(tmp_path, sys.executable, "-c", "pass").stderr
 
 
 def test_journals_that_cannot_be_read_cost_nothing_but_the_tree(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 The one decision: the day stands still at a fixed date, and each state that a dashboard has to show is a window of it.
 So a picture is the same each time, and all states are there after one loading. Only SGLang's own metrics are made up
 here; the rest is events through the exporter's metrics, and alerts and recorded series are made by the project's rules.
+What the servers run, and what their answers are counted as, is found out as in life: see ``truth.py``.
 """
 
 import random
@@ -18,9 +19,10 @@ from prometheus_client.metrics_core import Metric as Family
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import PhaseStarted, ProcessLost, SyncRecord
 from sglang_telemetry.names import Exit, Phase
+from tests.dashboards.truth import LATE_SECONDS, Server, Trained, found_out, rollouts
 from tests.harness.assets import rules
 from tests.harness.backfill import Scrape, backfill, evaluate
-from tests.harness.simulation import SCRAPE, Life, Server, scrapes
+from tests.harness.simulation import SCRAPE, scrapes
 
 BASE = datetime(2026, 1, 15, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -37,7 +39,9 @@ class State(StrEnum):
     HEALTHY = "healthy"
     """Nothing has been wrong."""
     FAILING = "failing"
-    """Three syncs of one run have failed in the last hour, the last one by a time-out two minutes ago."""
+    """Three syncs of one run have failed in the last hour, the last one by a time-out two minutes ago: its weights came
+    ten seconds later. They have been the same for four syncs. An hour and a half ago an old replica answered for some
+    minutes in the server's place, and took nothing."""
     STUCK = "stuck"
     """Rank 0 of one run has been in its request for nine minutes, the others in their broadcast."""
     SERVER_RESTARTED = "server_restarted"
@@ -70,14 +74,14 @@ GRPO_SERVER, PPO_SERVER = "10.0.0.7:30000", "10.0.0.8:30000"
 EXPORTER = {"instance": "node:9464", "job": "rl"}
 
 
-def _grpo(start: str, end: str, **more: object) -> Life:
+def _grpo(start: str, end: str, **more: object) -> Trained:
     # Rank 5 comes late to each sync, rank 2 a little.
     late = {2: 0.4, 5: 3.0}
-    return Life(run=GRPO, server=GRPO_SERVER, start=at(start), end=at(end), late=late, **more)  # type: ignore[arg-type]
+    return Trained(run=GRPO, server=GRPO_SERVER, start=at(start), end=at(end), late=late, **more)  # type: ignore[arg-type]
 
 
-def _ppo(start: str, end: str) -> Life:
-    return Life(
+def _ppo(start: str, end: str) -> Trained:
+    return Trained(
         run=PPO,
         server=PPO_SERVER,
         start=at(start),
@@ -88,6 +92,7 @@ def _ppo(start: str, end: str) -> Life:
         request=1.8,
         timeout=60.0,
         payload=1 << 30,
+        aborts=6,
     )
 
 
@@ -105,6 +110,7 @@ LIVES = [
             at("07:55:50"): FailureCause.TIMEOUT,
         },
         rests=((at("07:56"), at("08:02")),),
+        frozen=(at("07:37"), at("08:02")),
     ),
     # A request that never ends; somebody kills the trainer.
     _grpo("08:10", "11:06", how=Exit.LOST, stuck=at("10:50:53")),
@@ -113,10 +119,15 @@ LIVES = [
     _ppo("01:10", "06:30"),
     _ppo("06:33", "18:00"),
 ]
-_DOWN = (at("13:52"), at("13:57"))
 SERVERS = [
-    Server(address=GRPO_SERVER, start=at("01:05:15"), end=END, downs=(_DOWN,)),
-    Server(address=PPO_SERVER, start=at("01:10:15"), end=END),
+    Server(
+        address=GRPO_SERVER,
+        model="Qwen3-8B",
+        load=24.0,
+        downs=((at("13:52"), at("13:57")),),
+        replicas=((at("06:23"), at("06:36")),),
+    ),
+    Server(address=PPO_SERVER, model="Qwen3-1.7B", load=8.0),
 ]
 
 
@@ -127,16 +138,17 @@ def load(folder: Path) -> Path:
         The data folder for a Prometheus.
     """
     data = folder / "data"
-    looks = [timed for server in SERVERS for timed in server.events(LIVES)]
+    by_address = {server.address: server for server in SERVERS}
+    looks = found_out(LIVES, SERVERS, begin=BEGIN, end=END)
+    answers = [timed for life in LIVES for timed in rollouts(life, by_address[life.server], LIVES)]
     backfill(
         chain(
             (
                 Scrape(at=BEGIN + offset, families=families, target=EXPORTER)
-                for offset, families in scrapes(LIVES, seconds=END - BEGIN, begin=BEGIN, extra=looks)
+                for offset, families in scrapes(LIVES, seconds=END - BEGIN, begin=BEGIN, extra=[*looks, *answers])
             ),
             # A scrape as text names SGLang's metrics with a colon, one as OpenMetrics with an underscore.
-            _sglang(GRPO_SERVER, "sglang:", "Qwen3-8B", 24.0, (_DOWN,)),
-            _sglang(PPO_SERVER, "sglang_", "Qwen3-1.7B", 8.0, ()),
+            *(_sglang(server, prefix) for server, prefix in zip(SERVERS, ("sglang:", "sglang_"), strict=True)),
         ),
         data,
     )
@@ -154,9 +166,9 @@ def scale(folder: Path, ranks: int) -> tuple[Path, int]:
     Returns:
         The data folder for a Prometheus, and the number of series.
     """
-    life = Life(run=GRPO, server=GRPO_SERVER, start=BASE, end=BASE + 2 * HOUR, ranks=ranks)
-    looks = Server(address=GRPO_SERVER, start=BASE + SCRAPE, end=BASE + HOUR).events([life])
-    read = scrapes([life], seconds=HOUR + SCRAPE, begin=BASE, extra=looks)
+    life, server = Trained(run=GRPO, server=GRPO_SERVER, start=BASE, end=BASE + 2 * HOUR, ranks=ranks), SERVERS[0]
+    looks = found_out([life], [server], begin=BASE, end=BASE + HOUR)
+    read = scrapes([life], seconds=HOUR + SCRAPE, begin=BASE, extra=[*looks, *rollouts(life, server, [life])])
     data = folder / "data"
     return data, backfill(
         (Scrape(at=BASE + offset, families=families, target=EXPORTER) for offset, families in read), data
@@ -174,8 +186,8 @@ def _updates(server: str) -> list[tuple[float, float | None, str | None]]:
                     began = when
                 case SyncRecord(coordinator=True) if began is not None:
                     seconds = event.phase_seconds()[Phase.REQUEST]
-                    # It took the weights all the same, ten seconds after the trainer had given up.
-                    late = 10.0 if event.cause is FailureCause.TIMEOUT else 0.0
+                    # It took the weights all the same, after the trainer had given up.
+                    late = LATE_SECONDS if event.cause is FailureCause.TIMEOUT else 0.0
                     busy = event.cause is FailureCause.SERVER_BUSY
                     found.append((began, began + seconds + late, "400" if busy else "200"))
                 case ProcessLost() if event.sync is not None and event.sync.coordinator and began is not None:
@@ -183,26 +195,26 @@ def _updates(server: str) -> list[tuple[float, float | None, str | None]]:
     return found
 
 
-def _sglang(
-    server: str, prefix: str, model: str, load: float, downs: tuple[tuple[float, float], ...]
-) -> Iterator[Scrape]:
+def _sglang(server: Server, prefix: str) -> Iterator[Scrape]:
     """What SGLang's own ``/metrics`` says; types and labels are those of SGLang 0.5.23's source."""
-    chance, updates = random.Random(server), _updates(server)
+    chance, updates = random.Random(server.address), _updates(server.address)
     generated, throughput, life_began = 0, 0.0, BEGIN
     for step in range(int(END - BEGIN) // SCRAPE):
         now = BEGIN + step * SCRAPE
         families: list[Family] = []
-        if any(begin <= now < end for begin, end in downs):
+        if server.is_down(now):
             generated, life_began = 0, now
         else:
             mine = [one for one in updates if life_began <= one[0] <= now]
             updating = bool(mine) and (mine[-1][1] is None or mine[-1][1] > now)
             # A held request is seen by no gauge, and the throughput keeps its last value while nothing is reported.
-            running = 0.0 if updating else float(round(load * chance.uniform(0.7, 1.1)))
+            running = 0.0 if updating else float(round(server.load * chance.uniform(0.7, 1.1)))
             throughput = throughput if updating else round(running * chance.uniform(48, 55), 1)
             generated += 0 if updating else round(running * 1.5)
-            families = _read(prefix, model, now, mine, (running, float(chance.randrange(4)), throughput), generated)
-        yield Scrape(at=now, families=families, target={"instance": server, "job": "sglang"})
+            families = _read(
+                prefix, server.model, now, mine, (running, float(chance.randrange(4)), throughput), generated
+            )
+        yield Scrape(at=now, families=families, target={"instance": server.address, "job": "sglang"})
 
 
 def _read(

@@ -12,8 +12,10 @@ from tests.dashboards.day import (
     PPO_SERVER,
     SCALE_NOW,
     State,
+    at,
     scale,
 )
+from tests.dashboards.truth import LATE_SECONDS
 from tests.harness.backfill import LOOKBACK
 from tests.harness.prometheus import Prometheus
 
@@ -66,6 +68,28 @@ def test_healthy(day: Prometheus) -> None:
     assert 165 < done[PPO,] < 195
 
 
+def test_on_a_good_day_the_servers_run_what_was_sent(day: Prometheus) -> None:
+    """Each sync was confirmed within a second, each sent something new, and each answer came from the last one."""
+    now = State.HEALTHY.now
+    published = by(day, "weight_sync_published_version", now, "run", "server")
+    assert published.keys() == {(GRPO, GRPO_SERVER), (PPO, PPO_SERVER)}
+    assert min(published.values()) > 40
+    assert by(day, "weight_sync_confirmed_version", now, "run", "server") == published
+    delays = by(day, "weight_sync_confirmation_delay_seconds_count", now, "run", "server", "claimed", "applied")
+    assert delays == {(*target, "yes", "yes"): count for target, count in published.items()}
+    [means] = day.query_at(
+        "sum(weight_sync_confirmation_delay_seconds_sum) / sum(weight_sync_confirmation_delay_seconds_count)", now
+    )
+    assert 0.2 < float(means["value"][1]) < 0.7
+    assert by(day, "weight_sync_unchanged_syncs", now, "run") == {(GRPO,): 0, (PPO,): 0}
+    answers = by(day, "increase(weight_sync_rollouts_total[3h]) > 0", now, "run", "policy")
+    assert answers.keys() == {(GRPO, "current"), (PPO, "current")}
+    assert answers[GRPO, "current"] == pytest.approx(3 * 3600 * 24 * 0.9 * 1.5 / 15, rel=0.1)
+    cut = by(day, "increase(weight_sync_rollouts_aborted_total[3h]) > 0", now, "run")
+    assert cut == {(PPO,): pytest.approx(6 * 179, rel=0.1)}
+    assert by(day, "weight_sync_server_went_back_total", now, "server") == {(GRPO_SERVER,): 0, (PPO_SERVER,): 0}
+
+
 def test_a_sync_has_all_phases_and_one_rank_comes_late(day: Prometheus) -> None:
     """The phases of rank 0, and who waits least of the others."""
     now = State.HEALTHY.now
@@ -87,8 +111,45 @@ def test_failing(day: Prometheus) -> None:
     assert firing(day, now) == {
         ("WeightSyncFailed", GRPO, GRPO_SERVER, "timeout", "critical"),
         ("WeightSyncFailureRateHigh", GRPO, GRPO_SERVER, "", "warning"),
+        ("WeightSyncSameBytes", GRPO, "", "", "warning"),
     }
-    assert by(day, "weight_sync_server_current", now, "run") == {(PPO,): 1}
+    assert by(day, "weight_sync_unchanged_syncs", now, "run") == {(GRPO,): 4, (PPO,): 0}
+
+
+def test_the_weights_of_the_time_out_came_late(day: Prometheus) -> None:
+    """The server runs them at the end, which the exporter found out; what was being answered then is of both."""
+    now = State.FAILING.now
+    assert by(day, "weight_sync_server_current", now, "run") == {(GRPO,): 1, (PPO,): 1}
+    before, after = (
+        by(day, f'weight_sync_{name}_version{{run="{GRPO}"}}', when, "run")[GRPO,]
+        for name, when in (("confirmed", now - 180), ("published", now))
+    )
+    assert after == before + 1 == by(day, "weight_sync_confirmed_version", now, "run")[GRPO,]
+    for name, expected in (("count", 1), ("sum", pytest.approx(LATE_SECONDS + 3, abs=3))):
+        query = f'weight_sync_confirmation_delay_seconds_{name}{{claimed="unknown"}}'
+        assert by(day, query, now, "run", "applied") == {(GRPO, "yes"): expected}
+    mixed = by(day, 'increase(weight_sync_rollouts_total{policy="mixed"}[10m]) > 0', now, "run")
+    assert mixed == {(GRPO,): pytest.approx(24, abs=6)}
+
+
+def test_an_old_replica_takes_nothing(day: Prometheus) -> None:
+    """It showed an older sync, two syncs were not applied although it said so, and its answers were stale."""
+    inside, over = at("06:35:45"), at("06:45")
+    behind = "weight_sync_published_version - on (run, server) weight_sync_confirmed_version"
+    assert by(day, behind, inside, "run") == {(GRPO,): 2, (PPO,): 0}
+    assert by(day, "weight_sync_server_current", inside, "run") == {(GRPO,): 0, (PPO,): 1}
+    assert by(day, "increase(weight_sync_server_went_back_total[30m]) > 0.5", inside, "server").keys() == {
+        (GRPO_SERVER,)
+    }
+    refuted = 'weight_sync_confirmation_delay_seconds_count{claimed="yes",applied="no"}'
+    assert by(day, refuted, inside, "run") == {(GRPO,): 2}
+    failed = by(day, "round(increase(weight_sync_failures_total[30m])) > 0", inside, "run", "cause")
+    assert failed == {(GRPO, "not_applied"): 2}
+    answers = f'increase(weight_sync_rollouts_total{{run="{GRPO}"}}[10m]) > 0'
+    assert by(day, answers, inside, "policy").keys() == {("stale",)}
+    assert firing(day, inside) == {("WeightSyncNotApplied", GRPO, GRPO_SERVER, "", "critical")}
+    assert by(day, behind, over, "run")[GRPO,] == 0
+    assert firing(day, over + 300) == set()
 
 
 def test_stuck(day: Prometheus) -> None:
@@ -116,6 +177,8 @@ def test_server_restarted(day: Prometheus) -> None:
         (GRPO_SERVER,): 0
     }
     assert firing(day, now) == {("SGLangServerLostWeights", GRPO, GRPO_SERVER, "", "critical")}
+    answers = f'increase(weight_sync_rollouts_total{{run="{GRPO}"}}[2m]) > 0'
+    assert by(day, answers, now, "policy").keys() == {("unknown",)}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +230,11 @@ def test_an_hour_of_one_big_run(tmp_path: Path) -> None:
     assert series > 16 * 20
     with Prometheus(tmp_path / "prometheus", {}, data=data, lookback=LOOKBACK) as prometheus:
         assert by(prometheus, "sum by (run) (weight_sync_process_up)", SCALE_NOW, "run") == {(GRPO,): 16}
+        assert by(prometheus, "weight_sync_server_current", SCALE_NOW, "run") == {(GRPO,): 1}
+        assert by(prometheus, "weight_sync_rollouts_total > 0", SCALE_NOW, "policy").keys() == {
+            ("current",),
+            ("unknown",),
+        }
 
 
 def test_a_query_that_is_wrong_says_so(day: Prometheus) -> None:

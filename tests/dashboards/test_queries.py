@@ -2,24 +2,33 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
 
+from dashboards.look import WARN
+from sglang_telemetry import names
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import Exchange, Identity, SyncRecord, Target
-from sglang_telemetry.names import Phase, Result
+from sglang_telemetry.names import Metric, Phase, Result
 from sglang_telemetry.sinks.log import LogSink
 from tests.dashboards.board import BOARDS, EVERYTHING, Asked, asked, filled, panels
-from tests.dashboards.day import END, GRPO, GRPO_SERVER, NOTHING, PPO, PPO_SERVER, SCALE_NOW, State, scale
+from tests.dashboards.day import END, GRPO, GRPO_SERVER, NOTHING, PPO, PPO_SERVER, SCALE_NOW, State, at, scale
 from tests.dashboards.preview.ask import Answered, Window, answered
+from tests.dashboards.preview.colours import colour
+from tests.dashboards.preview.config import threshold_colour
 from tests.dashboards.preview.draw import panel_width
 from tests.dashboards.preview.interpolate import ALL, Chosen
+from tests.dashboards.truth import LATE_SECONDS
 from tests.harness.assets import samples
-from tests.harness.backfill import LOOKBACK
+from tests.harness.backfill import LOOKBACK, Scrape, backfill
 from tests.harness.prometheus import Prometheus
 from tests.harness.promql import asked_for
+from tests.harness.simulation import SCRAPE
 
 SGLANG = json.loads((Path(__file__).parents[1] / "real_sglang" / "metrics.json").read_text())
 PANELS = [(uid, one) for uid, board in BOARDS.items() for one in panels(board) if one["type"] != "logs"]
@@ -48,14 +57,21 @@ def panel_of(title: str) -> tuple[str, Any]:
     return next((uid, one) for uid, one in PANELS if one["title"] == title)
 
 
-def values(prometheus: Prometheus, title: str, state: State, ref: str = "A") -> dict[str, float]:
-    """What one query of a panel gives at the end of a state's window: legend to value, the labels joined by a blank."""
+def values(prometheus: Prometheus, title: str, when: State | float, ref: str = "A") -> dict[str, float]:
+    """What one query of a panel gives: the labels joined by a blank to the value.
+
+    Args:
+        prometheus: Who is asked.
+        title: Of the panel.
+        when: At the end of a state's window, or at a Unix time, of the hour before it.
+        ref: Of the query.
+    """
+    start, now = (when.start, when.now) if isinstance(when, State) else (when - 3600, when)
     uid, panel = panel_of(title)
     target = next(one for one in panel["targets"] if one["refId"] == ref)
-    expression = filled(Asked(uid, title, target["expr"]), state.start, state.now)
     return {
         " ".join(value for _, value in sorted(one["metric"].items())): float(one["value"][1])
-        for one in prometheus.query_at(expression, state.now)
+        for one in prometheus.query_at(filled(Asked(uid, title, target["expr"]), start, now), now)
     }
 
 
@@ -145,6 +161,106 @@ def test_stuck(day: Prometheus) -> None:
 def test_server_with_other_weights(day: Prometheus) -> None:
     """The worst server is the one that came back with its start weights."""
     assert values(day, "Server", State.SERVER_RESTARTED) == {GRPO_SERVER: 2.0}
+
+
+def test_sent_and_seen_to_run(day: Prometheus) -> None:
+    """Nothing behind on a good day; two syncs while an old replica answers; and how long each finding took."""
+    title = "Sent, and seen to run"
+    assert values(day, title, State.HEALTHY) == {GRPO: 0.0, PPO: 0.0}
+    assert values(day, title, at("06:35:45")) == {GRPO: 2.0, PPO: 0.0}
+    assert values(day, title, at("06:45"))[GRPO] == 0.0
+    assert values(day, title, State.HEALTHY, "B") == {"yes yes": pytest.approx(0.4, abs=0.3)}
+    # Found no, said yes; and found yes, said unknown: each the first of its kind.
+    assert values(day, title, at("06:27:45"), "B")["no yes"] == pytest.approx(0.4, abs=0.3)
+    assert values(day, title, at("07:58:30"), "B")["yes unknown"] == pytest.approx(LATE_SECONDS + 3, abs=3)
+
+
+def test_rollouts_by_policy(day: Prometheus) -> None:
+    """Answers a second of both runs: what the last sync made, what an older one did, and what nothing can tell of."""
+    title = "Rollouts by policy"
+    healthy = values(day, title, State.HEALTHY)
+    assert healthy == {"current": pytest.approx(32 * 0.9 * 1.5 / 15, rel=0.25)}
+    assert values(day, title, State.HEALTHY, "B") == {"": pytest.approx(6 / 60, rel=0.4)}
+    stale = values(day, title, at("06:31"))
+    assert stale == {"stale": pytest.approx(24 * 0.9 * 1.5 / 15, rel=0.25)}  # the other run is away
+    assert values(day, title, at("07:58:45"))["mixed"] > 0
+    assert values(day, title, State.SERVER_RESTARTED).keys() == {"current", "unknown"}
+
+
+def test_runs_that_send_the_same_and_servers_that_went_back(day: Prometheus) -> None:
+    """In their tables, with the colour of a warning from where the alert warns."""
+    for title, column, expected in (
+        ("Runs", "Unchanged", {GRPO: 4.0, PPO: 0.0}),
+        ("Servers", "Went back", {GRPO_SERVER: 1.0, PPO_SERVER: 0.0}),
+    ):
+        uid, panel = panel_of(title)
+        for state in State:
+            [table] = shown(day, uid, panel, state).frames
+            columns = {field.title: field for field in table.fields}
+            found = dict(zip(columns[title[:-1]].values, columns[column].values, strict=True))
+            assert found == (expected if state is State.FAILING else dict.fromkeys(expected, 0.0)), state
+        config = columns[column].config
+        assert threshold_colour(0.0, config) != threshold_colour(max(expected.values()), config) == colour(WARN)
+
+
+def test_free_inodes(day: Prometheus) -> None:
+    """Beside the free bytes."""
+    assert values(day, "Checkpoint and free space", State.HEALTHY, "C") == {GRPO: 13e6, PPO: 13e6}
+
+
+def little(folder: Path, read: Callable[[int], dict[str, list[Family]]]) -> Prometheus:
+    """A Prometheus over a quarter of an hour.
+
+    Args:
+        folder: For its data.
+        read: By number of the scrape, what each exporter says.
+    """
+    backfill(
+        (
+            Scrape(at=SCALE_NOW - 900 + SCRAPE * number, families=families, target={"instance": name, "job": "rl"})
+            for name in read(0)
+            for number in range(900 // SCRAPE + 1)
+            for families in [read(number)[name]]
+        ),
+        folder / "data",
+    )
+    return Prometheus(folder / "prometheus", {}, data=folder / "data", lookback=LOOKBACK)
+
+
+def gauge(metric: Metric, found: dict[tuple[str, ...], float]) -> Family:
+    """One gauge as the exporter serves it."""
+    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in found.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def test_behind_is_absent_where_it_is_not_known(tmp_path: Path) -> None:
+    """Neither zero without a confirmed sync, nor less than nothing where the confirmed one is known first."""
+    published = {("well", "s:1"): 7.0, ("behind", "s:2"): 7.0, ("unseen", "s:3"): 7.0, ("late", "s:4"): 6.0}
+    confirmed = {("well", "s:1"): 7.0, ("behind", "s:2"): 4.0, ("late", "s:4"): 7.0, ("beside", "s:5"): 7.0}
+    with little(
+        tmp_path, lambda _: {"a": [gauge(names.PUBLISHED, published), gauge(names.CONFIRMED, confirmed)]}
+    ) as prometheus:
+        assert values(prometheus, "Sent, and seen to run", SCALE_NOW) == {"well": 0.0, "behind": 3.0}
+
+
+def test_rollouts_of_several_hosts_are_added(tmp_path: Path) -> None:
+    """Each exporter knows the ranks of its host only."""
+
+    def read(number: int) -> dict[str, list[Family]]:
+        hosts = {}
+        for name, policy, each in (("a", "current", 15), ("b", "current", 30), ("c", "stale", 45)):
+            counter = CounterMetricFamily(names.ROLLOUTS.name, names.ROLLOUTS.help, labels=names.ROLLOUTS.labels)
+            counter.add_metric(("one", policy), each * number)
+            hosts[name] = [counter]
+        return hosts
+
+    with little(tmp_path, read) as prometheus:
+        assert values(prometheus, "Rollouts by policy", SCALE_NOW) == {
+            "current": pytest.approx(3.0),
+            "stale": pytest.approx(3.0),
+        }
 
 
 def test_late_rank(day: Prometheus) -> None:

@@ -65,7 +65,7 @@ NEVER_UP = Alert(name="SGLangServerDown", detail="never_up")
 LOST_WEIGHTS = Alert(name="SGLangServerLostWeights")
 NOT_READY = Alert(name="SGLangServerNotReady")
 NOT_APPLIED = Alert(name="WeightSyncNotApplied")
-PATH_LOW = Alert(name="WeightSyncSharedPathLow", severity="warning")
+PATH_LOW = Alert(name="WeightSyncSharedPathLow", detail="bytes", severity="warning")
 
 
 def failed(cause: Cause) -> Alert:

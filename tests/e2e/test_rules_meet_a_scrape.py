@@ -35,6 +35,10 @@ class Engine:
         answer = self.http.post(f"{self.base_url}/update_weights_from_disk", json=body, timeout=self.timeout)
         return answer.status_code == 200
 
+    def rollout(self) -> str:
+        """Generate."""
+        return str(self.http.post(f"{self.base_url}/generate", json={"text": "x"}, timeout=self.timeout).text)
+
 
 @pytest.fixture(scope="module")
 def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
@@ -51,15 +55,20 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[s
                 seen.setdefault(name, set()).update(label for label, _ in labels)
             return seen
 
-        checkpoint = write_folder(folder / "policy", {"weight": torch.zeros(4)})
+        checkpoint = write_folder(folder / "policy", {"weight": torch.zeros(4, dtype=torch.half)})
         engine = Engine(server.url, checkpoint)
         sinks = [sglang_telemetry.JournalSink(folder / "j")]
         handle = sglang_telemetry.instrument(engine, run="live", sinks=sinks, expected_interval_seconds=60)
+        wait_until(lambda: "weight_sync_server_up" in take(), "the server was looked at before it was synced")
         assert engine.update_policy(None)
+        wait_until(lambda: "weight_sync_confirmed_version" in take(), "it was seen to run that sync")
+        assert engine.rollout()
         server.inject(Fault.SERVICE_UNAVAILABLE)
         assert not engine.update_policy(None)
         assert engine.update_policy(None)
         wait_until(lambda: "weight_sync_server_current" in take(), "the server was asked what it runs")
+        assert engine.update_policy(None)
+        wait_until(lambda: "weight_sync_unchanged_syncs" in take(), "the same bytes were sent again")
         die(folder / "j", "kill_in_request", 1, server.url, run="lost")
         (folder / "j" / "broken-r0-1-00000000.000001.jsonl").write_text("{nonsense}\n")
         server.inject(Fault.SLOW, seconds=3.0)

@@ -30,7 +30,8 @@ from sglang_telemetry.exporter.app import Exporter
 from sglang_telemetry.exporter.probes import MAX_AT_ONCE, VERSION_SECONDS, InFlight, Probes, targets_of
 from sglang_telemetry.exporter.settings import ExporterSettings
 from sglang_telemetry.names import Applied, Component, Exit, Result
-from sglang_telemetry.server_truth.client import Look, Reach, look
+from sglang_telemetry.server_truth.client import Checksum, Look, ModelInfo, Reach, StartedWith, look
+from sglang_telemetry.server_truth.keys import Keys
 from sglang_telemetry.server_truth.reconcile import ServerState
 from sglang_telemetry.sinks.guard import Fanout
 from sglang_telemetry.sinks.metrics import MetricsSink
@@ -207,11 +208,12 @@ def test_how_often_and_what(server: FakeSGLang) -> None:
     assert stage.round(SECONDS - 1) == []
     assert stage.round(1) == [server.host_port]
     assert [one.path for one in server.requests] == [
-        *("/ready", "/model_info", "/v1/loads?include=core"),
+        *("/ready", "/model_info", "/v1/loads?include=core", "/server_info", "/weights_checker"),
         *("/ready", "/model_info"),
     ]
     stage.round(VERSION_SECONDS)
-    assert [one.path for one in server.requests][5:] == ["/ready", "/model_info", "/v1/loads?include=core"]
+    rarely = ["/ready", "/model_info", "/v1/loads?include=core", "/server_info", "/weights_checker"]
+    assert [one.path for one in server.requests][7:] == rarely
 
 
 def test_never_up(models: Path) -> None:
@@ -252,7 +254,9 @@ def test_sync_restart_sync(server: FakeSGLang, models: Path) -> None:
     stage.round()
     assert (stage.value("up", server.host_port), stage.current(server), stage.restarts(server)) == (1.0, 0.0, 1.0)
     assert stage.value("last_restart_timestamp_seconds", server.host_port) == stage.clock.wall()
-    assert [one.path for one in server.requests][-3:] == ["/ready", "/model_info", "/v1/loads?include=core"]
+    assert [one.path for one in server.requests][-4:] == [
+        *("/model_info", "/v1/loads?include=core", "/server_info", "/weights_checker")
+    ]
     stage.sync(server, models / "w")
     assert (stage.current(server), stage.restarts(server)) == (1.0, 1.0)
 
@@ -267,13 +271,13 @@ def test_restart_between_two_looks(server: FakeSGLang, models: Path) -> None:
     stage.round()
     assert (stage.current(server), stage.restarts(server)) == (0.0, 1.0)
     assert stage.round(0.25) == [server.host_port]
-    assert server.requests[-1].path == "/v1/loads?include=core"
+    assert [one.path for one in server.requests][-3:] == ["/v1/loads?include=core", "/server_info", "/weights_checker"]
     assert (stage.current(server), stage.restarts(server)) == (0.0, 1.0)
     assert stage.round(0.25) == []
 
 
 def test_restart_with_the_path_that_was_synced(models: Path) -> None:
-    """Its start model is the checkpoint's folder: after a restart that was seen nothing can be told."""
+    """Its start model is the checkpoint's folder: the bytes tell that it runs what was synced."""
     with FakeSGLang(models / "w") as server:
         stage = Stage()
         stage.starts(server.host_port)
@@ -284,9 +288,7 @@ def test_restart_with_the_path_that_was_synced(models: Path) -> None:
         stage.round()
         server.restart()
         stage.round()
-        assert (stage.current(server), stage.restarts(server)) == (None, 1.0)
-        stage.sync(server, models / "w")
-        assert stage.current(server) == 1.0
+        assert (stage.current(server), stage.restarts(server)) == (1.0, 1.0)
 
 
 def test_mount_of_another_name(server: FakeSGLang, models: Path) -> None:
@@ -374,7 +376,7 @@ def test_second_trainers_update(server: FakeSGLang, models: Path) -> None:
     stage.round()
     assert (stage.current(server), stage.restarts(server)) == (0.0, 0.0)
     stage.sync(server, models / "w", run="ppo")
-    assert (stage.current(server), stage.current(server, "ppo")) == (None, 1.0)
+    assert (stage.current(server), stage.current(server, "ppo")) == (1.0, 1.0)  # the same bytes again
 
 
 def test_two_runs_and_two_servers(servers: tuple[FakeSGLang, FakeSGLang], models: Path) -> None:
@@ -431,7 +433,7 @@ def test_where_the_routes_are(models: Path) -> None:
     stage = Stage()
     looked: list[str] = []
 
-    def looking(url: str, *, info: bool, version: bool) -> Look:
+    def looking(url: str, *, info: bool, version: bool, checksum: bool, keys: Keys) -> Look:
         looked.append(url)
         return Look(reach=Reach.ANSWERED)
 
@@ -444,6 +446,44 @@ def test_where_the_routes_are(models: Path) -> None:
     stage.round()
     assert looked == ["http://router:443", "https://router/pool/a"]
     assert [state.url for state in stage.probes.saved()] == ["https://router/pool/a"]
+
+
+SLOW, FAST = Checksum(engine="a" * 16, seconds=3.0), Checksum(engine="a" * 16, seconds=0.01)
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked_at"),
+    [
+        ([(None, None)] * 4, [0, 10, 30, 70]),
+        ([(SLOW, 200)] * 9, [0, 300, 600, 900, 1200, 1500, 1820, 2460, 3740]),
+        ([(None, None), (FAST, 200), (None, None)], [0, 10, 310]),
+        ([(None, 401), (None, 404)], [0, 3600]),
+    ],
+    ids=["no answer in time", "slow", "fast again", "none to be had"],
+)
+def test_when_a_checksum_is_asked_for_again(
+    answers: list[tuple[Checksum | None, int | None]], asked_at: list[int]
+) -> None:
+    """Later and later where it holds the scheduler up: a load that is over is seen, and a big model is let be."""
+    stage = Stage()
+    asked: list[float] = []
+    start = stage.clock.wall()
+
+    def looking(url: str, *, info: bool, version: bool, checksum: bool, keys: Keys) -> Look:
+        shown = ModelInfo(model_path="/m") if info else None
+        started_with = StartedWith(memory_saver=False) if version else None
+        if not checksum:
+            return Look(reach=Reach.ANSWERED, info=shown, started_with=started_with)
+        asked.append(stage.clock.wall() - start)
+        found, status = answers[min(len(asked), len(answers)) - 1]
+        return Look(reach=Reach.ANSWERED, info=shown, started_with=started_with, checksum=found, checksum_status=status)
+
+    stage.probes._looking = looking
+    stage.starts("s:1")
+    stage.round(0)
+    for _ in range(round(asked_at[-1] / SECONDS)):
+        stage.round(SECONDS)
+    assert asked == asked_at
 
 
 def test_end_of_the_run_removes_the_series(server: FakeSGLang, models: Path) -> None:
@@ -514,7 +554,7 @@ def test_an_error_of_ours_is_counted_once(server: FakeSGLang) -> None:
     """It would come with each look; the other servers are looked at all the same."""
     stage = Stage()
 
-    def looking(url: str, *, info: bool, version: bool) -> Look:
+    def looking(url: str, *, info: bool, version: bool, checksum: bool, keys: Keys) -> Look:
         if url == "http://10.0.0.9:1":
             raise RuntimeError("ours")
         return look(url, info=info, version=version)
@@ -537,7 +577,7 @@ def test_black_holes_delay_nobody(server: FakeSGLang) -> None:
     release = threading.Event()
     stage = Stage()
 
-    def looking(url: str, *, info: bool, version: bool) -> Look:
+    def looking(url: str, *, info: bool, version: bool, checksum: bool, keys: Keys) -> Look:
         if "10.0.0." in url:
             release.wait(60)
             return Look(reach=Reach.SILENT)
@@ -566,7 +606,7 @@ def test_at_most_so_many_at_once() -> None:
     release = threading.Event()
     stage = Stage()
 
-    def looking(url: str, *, info: bool, version: bool) -> Look:
+    def looking(url: str, *, info: bool, version: bool, checksum: bool, keys: Keys) -> Look:
         release.wait(60)
         return Look(reach=Reach.SILENT)
 
@@ -598,7 +638,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """The exporter of this test looks at servers that never answer, and never gives up; set when it has begun."""
     began, release = threading.Event(), threading.Event()
 
-    def looking(url: str, *, info: bool, version: bool) -> Look:
+    def looking(url: str, *, info: bool, version: bool, checksum: bool, keys: Keys) -> Look:
         began.set()
         release.wait(60)
         return Look(reach=Reach.SILENT)
@@ -646,7 +686,7 @@ def test_the_command(trainer: Trainer, tmp_path: Path, models: Path) -> None:
         del told["seen_at"]
         assert (where, told) == (
             server.host_port,
-            {"up": True, "ready": True, "version": "0.5.23", "current": {}, "restarts": 0},
+            {"up": True, "ready": True, "version": "0.5.23", "current": {}, "confirmed": {}, "restarts": 0},
         )
         assert f"<td class=n>{server.host_port}<td class=n>yes<td class=n>yes<td class=n>0.5.23" in page
 
@@ -694,4 +734,4 @@ def test_a_real_sync_is_followed_by_a_look(tmp_path: Path) -> None:
             lambda: json.loads(exporter.get("/healthz"))["servers"][server.server]["seen_at"] > at,
             "it is looked at again, long before the hour is over",
         )
-        assert len(server.requests) == 1
+        assert [path for path, _, _ in server.requests if "update" in path] == ["/update_weights_from_disk"]

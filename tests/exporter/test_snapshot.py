@@ -172,8 +172,6 @@ def test_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pyte
         b'"followed": []}',
         b'{"version": 1, "counters": {}, "stamps": {}, "histograms": {}, "processes": [{}], "followed": []}',
         b'{"version": 1, "counters": {}, "stamps": {}, "histograms": {}, "processes": [], "followed": [{"offset": 1}]}',
-        b'{"version": 1, "counters": {}, "stamps": {}, "histograms": {}, "processes": [], "followed": [], '
-        b'"servers": [{"url": "u"}]}',
         b"[" * 200_000,
     ],
 )
@@ -235,6 +233,15 @@ def story(dice: random.Random) -> Iterator[Event]:
             else:
                 yield ended(identity, dice.choice((Exit.CLEAN, Exit.FAILED)), at=at + 2)
         yield TelemetryError(identity=None, component=dice.choice(list(Component)), text="x")
+
+
+def test_servers_in_another_form_are_asked_again(tmp_path: Path) -> None:
+    """What another version knew of servers is no reason to lose the counts."""
+    content = b'{"version": 1, "counters": {"weight_sync_failures": [[["a"], 3]]}, "stamps": {}, "histograms": {}, '
+    content += b'"processes": [], "followed": [], "servers": [{"url": "u"}]}'
+    (tmp_path / snapshot.FILE_NAME).write_bytes(content)
+    tally, _, servers = snapshot.load(tmp_path)
+    assert (tally.counters, servers) == ({"weight_sync_failures": {("a",): 3}}, [])
 
 
 @pytest.mark.parametrize("seed", range(8))

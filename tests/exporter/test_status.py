@@ -2,9 +2,11 @@
 
 import pytest
 
-from sglang_telemetry.events import Identity, ServerSeen, Target
-from sglang_telemetry.exporter.status import RecentFailures, render, servers_of, unlike_ranks
+from sglang_telemetry.events import Event, Identity, ServerSeen, Target
+from sglang_telemetry.exporter.status import RecentNews, render, servers_of, unlike_ranks
+from sglang_telemetry.names import Applied, Result
 from sglang_telemetry.sinks.tally import ProcessState, Tally, process_key
+from tests.sinks import SERVER, START, inspected, resolved, seen, started, who
 
 
 def process(rank: int, sequence: int | None, *, alive: bool = True, run: str = "r") -> ProcessState:
@@ -38,7 +40,7 @@ def test_page_escapes_what_came_from_outside() -> None:
     trainer.coordinator, trainer.target = True, Target(server="<s>:1")
     tally.processes[process_key(trainer.identity)] = trainer
     tally.add(ServerSeen(server="<s>:1", at=5.0, up=True, version="<v>", current={"<b>": False}))
-    page = render(tally, RecentFailures(), folder="/tmp/<i>", now=10.0)
+    page = render(tally, RecentNews(), folder="/tmp/<i>", now=10.0)
     assert "&lt;b&gt;" in page
     assert "&lt;h&gt;" in page
     assert "/tmp/&lt;i&gt;" in page
@@ -58,10 +60,78 @@ def test_servers_of_live_runs() -> None:
     tally.add(ServerSeen(server="nobody's:1", at=5.0, up=True))
     tally.add(ServerSeen(server="s:1", at=8.0, up=False))
     unknown, down = "<span class=quiet>unknown</span>", "<span class=bad>no</span>"
-    row = f"<tr><td class=n>s:1<td class=n>{down}<td class=n>{unknown}<td class=n><td class=n>{unknown}<td class=n>1"
-    page = render(tally, RecentFailures(), folder="/tmp", now=10.0)
-    assert f"{row}<td class=n>2 s ago" in page
+    none = "<span class=quiet>none yet</span>"
+    cells = ("s:1", down, unknown, "", unknown, none, "1", "2 s ago")
+    row = "<tr>" + "".join(f"<td class=n>{cell}" for cell in cells)
+    page = render(tally, RecentNews(), folder="/tmp", now=10.0)
+    assert row in page
     assert "nobody" not in page
     assert servers_of(tally) == {
-        "s:1": {"up": False, "ready": None, "version": None, "current": {}, "restarts": 1, "seen_at": 8.0}
+        "s:1": {
+            "up": False,
+            "ready": None,
+            "version": None,
+            "current": {},
+            "confirmed": {},
+            "restarts": 1,
+            "seen_at": 8.0,
+        }
     }
+
+
+def page_with(*events: Event) -> str:
+    """The page after these events."""
+    tally, recent = Tally(), RecentNews()
+    for event in events:
+        tally.add(event)
+        recent.emit(event)
+    return render(tally, recent, folder="/tmp", now=START + 60)
+
+
+def test_last_sync_that_a_server_was_seen_to_run() -> None:
+    """By run."""
+    page = page_with(started(who(0)), seen(current={"grpo": True}, confirmed={"grpo": 7}, confirmed_of={"grpo": "one"}))
+    assert "<td class=n>grpo: yes<td class=n>grpo: sync 7<td" in page
+
+
+@pytest.mark.parametrize(
+    ("event", "what"),
+    [
+        (
+            resolved(who(0), claimed=Applied.UNKNOWN),
+            "weights applied: yes, told as unknown; known by checksum 3 s after its end",
+        ),
+        (
+            resolved(who(0), applied=Applied.NO),
+            "<span class=bad>weights applied: no, told as yes; known by checksum 3 s after its end",
+        ),
+        (
+            inspected(who(0), fault="<f> is missing", incomplete=True),
+            "<span class=bad>taken although it was not whole: &lt;f&gt; is missing",
+        ),
+        (
+            inspected(who(0), same=True),
+            "<span class=bad>the same content as the sync before",
+        ),
+    ],
+)
+def test_what_was_found_out_after_a_sync(event: Event, what: str) -> None:
+    """In words, with run, sync and server."""
+    page = page_with(started(who(0)), event)
+    assert "<h2>Found out after the sync</h2>" in page
+    assert what in page
+    assert f"<td class=n>grpo<td class=n>1<td class=n>{SERVER}" in page
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        resolved(who(0)),
+        inspected(who(0)),
+        inspected(who(0), same=True, trained=False),
+        inspected(who(0), fault="cut short", result=Result.FAILURE),
+    ],
+)
+def test_what_is_as_the_sync_had_said_is_no_news(event: Event) -> None:
+    """No table for what was to be expected."""
+    assert "Found out" not in page_with(started(who(0)), event)

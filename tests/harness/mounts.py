@@ -31,6 +31,19 @@ def tmpfs(where: Path, *, size: str = "256k", read_only: bool = False) -> Iterat
         subprocess.run(["umount", "-l", str(where)], check=False)
 
 
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Make a folder that is there read-only; skips the test where mounting is not allowed."""
+    for options in (("--bind", str(folder), str(folder)), ("-o", "remount,ro,bind", str(folder))):
+        done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
 def fill(folder: Path, *, leave: int = 0) -> Path:
     """Fill a file system to the last byte but ``leave``; returns the file that does it."""
     path = folder / "ballast"

@@ -3,6 +3,7 @@
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import (
     Checkpoint,
+    CheckpointInspected,
     EnginePrint,
     Event,
     Exchange,
@@ -17,13 +18,16 @@ from sglang_telemetry.events import (
     ProcessStarted,
     ProcessUnwatched,
     RequestRecord,
+    RolloutsSeen,
     ServerSeen,
     SyncRecord,
+    SyncResolved,
     SyncStarted,
     Target,
     TelemetryError,
+    WatchedPath,
 )
-from sglang_telemetry.names import Applied, Component, Exit, Phase, Result, Transport
+from sglang_telemetry.names import Applied, Component, Evidence, Exit, Phase, Result, Transport
 
 IDENTITY = Identity(run="grpo", run_id="abc", rank=3, world_size=8, host="node-1", pid=4711)
 TARGET = Target(server="10.0.0.7:30000", transport=Transport.TENSOR, timeout_seconds=60.5)
@@ -107,6 +111,35 @@ EVERY_KIND: tuple[Event, ...] = (
         exchange=Exchange(method="POST", url="http://10.0.0.7:30000/generate", status_code=200, duration_ns=5),
         parent_span_id="c" * 16,
     ),
+    CheckpointInspected(
+        identity=IDENTITY,
+        sequence=7,
+        at=2.0,
+        target=TARGET,
+        trace_id="f" * 32,
+        result=Result.SUCCESS,
+        path="/dev/shm/w",
+        fault="cut short",
+        digest="ab" * 32,
+        sampled_bytes=1 << 20,
+        same=True,
+        trained=False,
+        seconds=0.5,
+    ),
+    RolloutsSeen(identity=IDENTITY, at=2.0, sequence=7, counts={"current": 3, "mixed": 1}, aborted=2),
+    SyncResolved(
+        identity=IDENTITY,
+        sequence=7,
+        trace_id="f" * 32,
+        target=TARGET,
+        ended_at=2.0,
+        at=9.0,
+        claimed=Applied.UNKNOWN,
+        applied=Applied.YES,
+        evidence=Evidence.CHECKSUM,
+        shown="weight_version 'default'",
+    ),
+    WatchedPath(at=4.5, writable=True, ages={"node-1": 0.5}),
     EnginePrint(identity=IDENTITY, sequence=7, text="[Rollout] failed\x85", recognised=True),
     TelemetryError(identity=None, component=Component.JOURNAL, text="", count=0),
     TelemetryError(identity=IDENTITY, component=Component.LOG, text="x", count=12),

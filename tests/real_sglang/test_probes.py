@@ -10,7 +10,7 @@ import torch
 
 import sglang_telemetry
 from sglang_telemetry import JournalSink
-from sglang_telemetry.server_truth.client import Look, ModelInfo, Reach, look
+from sglang_telemetry.server_truth.client import Look, ModelInfo, Reach, StartedWith, look
 from sglang_telemetry.testing import FakeSGLang
 from tests.demo.train import FromCheckpoint
 from tests.harness.exporter import ExporterProcess
@@ -75,6 +75,9 @@ def test_look(server: RealSGLang) -> None:
         ready=True,
         info=ModelInfo(model_path=start, weight_version="default", tokenizer_path=start),
         version="0.5.23",
+        started_with=StartedWith(tokenizer_workers=1, memory_saver=False),
+        status=200,
+        info_status=200,
     )
     real = SESSION.get(f"{server.url}/v1/loads?include=core", timeout=10)
     with FakeSGLang() as stand_in:

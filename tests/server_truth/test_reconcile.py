@@ -9,7 +9,7 @@ from sglang_telemetry.codec import converter, to_json
 from sglang_telemetry.events import Checkpoint, Target
 from sglang_telemetry.names import Applied, Result, Transport
 from sglang_telemetry.server_truth.client import Look, ModelInfo, Reach
-from sglang_telemetry.server_truth.reconcile import ServerState
+from sglang_telemetry.server_truth.reconcile import Noticed, ServerState
 from sglang_telemetry.server_truth.synced import NEAR_SECONDS
 from tests.sinks import START, TARGET, record, who
 
@@ -29,14 +29,15 @@ class Story:
         """It shows this; was a restart noticed?"""
         self.at += after
         info = ModelInfo(model_path=path, weight_version=version, tokenizer_path=start)
-        return self.state.note_look(
+        self.noticed = self.state.note_look(
             Look(reach=Reach.ANSWERED, ready=True, info=info), began_at=self.at, ended_at=self.at + 0.01
         )
+        return self.noticed.restarted
 
     def down(self, reach: Reach = Reach.REFUSED) -> None:
         """It does not answer."""
         self.at += 10
-        assert not self.state.note_look(Look(reach=reach), began_at=self.at, ended_at=self.at + 0.01)
+        assert self.state.note_look(Look(reach=reach), began_at=self.at, ended_at=self.at + 0.01) == Noticed()
 
     def sync(self, path: str | None = W, *, run: str = "grpo", at: float | None = None, **changes: Any) -> "Story":
         """A sync of 4 s ended well, or as the changes say."""
@@ -391,10 +392,10 @@ def test_look_during_a_sync_is_no_evidence() -> None:
     info = ModelInfo(model_path=BASE)
     found = Look(reach=Reach.ANSWERED, info=info)
     at = story.at + 10
-    assert not story.state.note_look(found, began_at=at, ended_at=at + 1, in_flight=(at + 0.5,))
+    assert story.state.note_look(found, began_at=at, ended_at=at + 1, in_flight=(at + 0.5,)) == Noticed()
     assert story.current is True
     story.state.note_sync(record(who(), at=at + 0.5, checkpoint=Checkpoint(path=W)))
-    assert not story.state.note_look(found, began_at=at, ended_at=at + 9)
+    assert not story.state.note_look(found, began_at=at, ended_at=at + 9).restarted
     assert story.current is None
 
 

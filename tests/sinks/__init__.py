@@ -5,6 +5,7 @@ from typing import Any
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import (
     Checkpoint,
+    CheckpointInspected,
     Exchange,
     Identity,
     PhaseSpan,
@@ -13,10 +14,11 @@ from sglang_telemetry.events import (
     ProcessStarted,
     ServerSeen,
     SyncRecord,
+    SyncResolved,
     SyncStarted,
     Target,
 )
-from sglang_telemetry.names import Applied, Exit, Phase, Result
+from sglang_telemetry.names import Applied, Evidence, Exit, Phase, Result
 
 START = 1_700_000_000.0
 SERVER = "10.0.0.7:30000"
@@ -92,6 +94,34 @@ def seen(*, at: float = START + 50, **changes: Any) -> ServerSeen:
     """The exporter looked at the server, and all was well."""
     values: dict[str, Any] = {"server": SERVER, "up": True, "ready": True, "version": "0.5.23"}
     return ServerSeen(at=at, **(values | changes))
+
+
+def inspected(identity: Identity, sequence: int = 1, **changes: Any) -> CheckpointInspected:
+    """What was sent is whole, and another than before."""
+    values: dict[str, Any] = {
+        "at": START + 15,
+        "target": TARGET,
+        "trace_id": f"{sequence:032x}",
+        "result": Result.SUCCESS,
+        "path": "/w",
+        "same": False,
+        "trained": True,
+    }
+    return CheckpointInspected(identity=identity, sequence=sequence, **(values | changes))
+
+
+def resolved(identity: Identity, sequence: int = 1, **changes: Any) -> SyncResolved:
+    """It was confirmed 3 s after its end."""
+    values: dict[str, Any] = {
+        "trace_id": f"{sequence:032x}",
+        "target": TARGET,
+        "ended_at": START + 14,
+        "at": START + 17,
+        "claimed": Applied.YES,
+        "applied": Applied.YES,
+        "evidence": Evidence.CHECKSUM,
+    }
+    return SyncResolved(identity=identity, sequence=sequence, **(values | changes))
 
 
 def ended(identity: Identity, how: Exit = Exit.CLEAN, *, at: float = START + 100) -> ProcessEnded:

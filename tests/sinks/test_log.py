@@ -16,7 +16,7 @@ from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import EnginePrint, Event, Exchange, ProcessStarted, SyncRecord, TelemetryError
 from sglang_telemetry.names import LOGGER, Applied, Component, Phase, Result
 from sglang_telemetry.sinks.log import LogSink, hint, record_fields
-from tests.sinks import SERVER, begun, ended, failed, record, started, who
+from tests.sinks import SERVER, begun, ended, failed, inspected, record, resolved, seen, started, who
 
 CANCELLED = record(who(0), result=Result.CANCELLED)
 
@@ -229,6 +229,17 @@ def test_invalid_format(fmt: str) -> None:
         (EnginePrint(identity=who(0), sequence=1, text="hello"), "warning"),
         (EnginePrint(identity=who(0), sequence=1, text="hello", recognised=True), "debug"),
         (TelemetryError(identity=None, component=Component.LOG, text="x"), "warning"),
+        (inspected(who(0), fault="a tensor is missing", incomplete=True), "error"),
+        (inspected(who(0), same=True), "warning"),
+        (inspected(who(0), same=True, trained=False), None),
+        (inspected(who(0)), None),
+        (resolved(who(0)), "debug"),
+        (resolved(who(0), applied=Applied.NO), "error"),
+        (resolved(who(0), claimed=Applied.UNKNOWN), "warning"),
+        (resolved(who(0), claimed=Applied.UNKNOWN, applied=Applied.NO), "warning"),
+        (seen(restarted=True), "warning"),
+        (seen(went_back=True), "warning"),
+        (seen(), None),
         (started(who(0)), None),
         (ended(who(0)), None),
     ],
@@ -361,6 +372,68 @@ def test_console_says_what_to_do() -> None:
         "rank=0",
     ):
         assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (
+            resolved(who(0), claimed=Applied.UNKNOWN, shown="weight_version 'r:1'"),
+            [
+                "WARNING weight_sync.resolved  applied=yes  claimed=unknown  "
+                f"by checksum of {SERVER}, 3.0 s later  run=grpo sync=1 rank=0",
+                "shows:  weight_version 'r:1'",
+                "first:  the sync was told as failed: the weights ARE new, do not send them again",
+                f"trace {1:032x}",
+            ],
+        ),
+        (
+            resolved(who(0), applied=Applied.NO),
+            [
+                "ERROR   weight_sync.not_applied  cause=not_applied  applied=no  claimed=yes  "
+                f"by checksum of {SERVER}, 3.0 s later  run=grpo sync=1 rank=0",
+                f"first:  {FailureCause.NOT_APPLIED.hint}",
+                f"trace {1:032x}",
+            ],
+        ),
+        (
+            inspected(who(0), fault="1 of 3 tensors are missing: w", incomplete=True),
+            [
+                "ERROR   weight_sync.not_applied  cause=not_applied  run=grpo sync=1 rank=0",
+                "folder: /w: 1 of 3 tensors are missing: w",
+                f"first:  {FailureCause.NOT_APPLIED.hint}",
+                f"trace {1:032x}",
+            ],
+        ),
+        (
+            inspected(who(0), same=True, sampled_bytes=2048),
+            [
+                "WARNING weight_sync.same_bytes  the same content as the sync before (2.0 KiB compared)  "
+                "run=grpo sync=1 rank=0",
+                "folder: /w",
+                "first:  is this the model that is trained, and does its optimizer step?",
+                f"trace {1:032x}",
+            ],
+        ),
+    ],
+)
+def test_console_says_what_was_found_out(event: Event, expected: list[str]) -> None:
+    """What is true now, by what it is known, and what to do."""
+    stream = io.StringIO()
+    with host_logging():
+        LogSink(fmt="console", stream=stream).emit(event)
+    first, *others = stream.getvalue().splitlines()
+    assert [first.partition(" ")[2], *(line.strip() for line in others)] == expected
+
+
+def test_console_says_that_a_server_was_restarted() -> None:
+    """And what it runs now."""
+    stream = io.StringIO()
+    with host_logging():
+        LogSink(fmt="console", stream=stream).emit(seen(restarted=True))
+    first, second = stream.getvalue().splitlines()
+    assert first.partition(" ")[2] == f"WARNING sglang_server.restarted  {SERVER}"
+    assert "START weights" in second
 
 
 @pytest.mark.parametrize("fmt", ["json", "console"])

@@ -20,16 +20,31 @@ from sglang_telemetry.events import (
     Event,
     ProcessLost,
     ProcessUnwatched,
+    RolloutsSeen,
     Target,
     TelemetryError,
+    WatchedPath,
 )
-from sglang_telemetry.exporter.status import RecentFailures
+from sglang_telemetry.exporter.status import RecentNews
 from sglang_telemetry.journal.format import decode, encode
 from sglang_telemetry.names import Applied, Component, Exit, Phase, Result
 from sglang_telemetry.sinks.log import LogSink
 from sglang_telemetry.sinks.metrics import MetricsSink
 from sglang_telemetry.spans import spans_of
-from tests.sinks import SERVER, START, begun, ended, entered, failed, record, seen, started, who
+from tests.sinks import (
+    SERVER,
+    START,
+    begun,
+    ended,
+    entered,
+    failed,
+    inspected,
+    record,
+    resolved,
+    seen,
+    started,
+    who,
+)
 
 TARGET_LABELS = {"run": "grpo", "server": SERVER, "transport": "disk"}
 
@@ -74,6 +89,9 @@ def lost(rank: int, result: Result | None = Result.FAILURE, how: Exit = Exit.LOS
     return ProcessLost(identity=who(rank), at=START + 12, how=how, result=result)
 
 
+FOLDER = Checkpoint(path="/w", files=1, bytes=10, free_bytes=20, free_inodes=30, read_only=False, fs_type="tmpfs")
+
+
 def everything() -> Scrape:
     """A run in which all families have a sample."""
     scrape = Scrape(started(who(0), versions={"torch": "2"}), started(who(1)))
@@ -82,12 +100,22 @@ def everything() -> Scrape:
         for rank in (0, 1):
             scrape.feed(begun(who(rank), number, at=at), make(who(rank), number, at=at))
     scrape.feed(
-        record(who(0), 4, at=START + 400, checkpoint=Checkpoint(path="/w", files=1, bytes=10, free_bytes=20)),
+        record(who(0), 4, at=START + 400, checkpoint=FOLDER),
         begun(who(0), 5, at=START + 500),
         entered(who(0), Phase.REQUEST, 5),
         TelemetryError(identity=None, component=Component.JOURNAL, text="x", count=3, at=START + 501),
         ended(who(2)),
-        seen(at=START + 502, restarted=True, current={"grpo": True}),
+        seen(
+            at=START + 502,
+            restarted=True,
+            current={"grpo": True},
+            confirmed={"grpo": 4},
+            confirmed_of={"grpo": "one"},
+        ),
+        inspected(who(0), 4),
+        resolved(who(0), 4),
+        RolloutsSeen(identity=who(0), at=START + 503, sequence=4, counts={"current": 2}, aborted=1),
+        WatchedPath(at=START + 504, writable=True, ages={"node-2": 3.0}),
     )
     return scrape
 
@@ -381,7 +409,7 @@ def test_exemplar_in_openmetrics() -> None:
         (sample.labels["le"], sample.exemplar)
         for family in openmetrics_parser.text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.exemplar is not None and sample.labels["result"] == "success"
+        if sample.exemplar is not None and sample.labels.get("result") == "success"
     ]
     ((bound, exemplar),) = exemplars
     assert (bound, exemplar.labels, exemplar.value) == ("5.0", {"trace_id": f"{4:032x}"}, 4.0)
@@ -569,7 +597,79 @@ def test_other_sinks_have_nothing_to_say_of_it() -> None:
     LogSink(stream=stream).emit(event)
     assert stream.getvalue() == ""
     assert spans_of(event) == ()
-    recent = RecentFailures()
+    recent = RecentNews()
     recent.emit(event)
-    assert recent.lists() == ([], [])
+    assert recent.lists() == ([], [], [])
     assert decode(encode(event)) == event
+
+
+def test_sync_that_was_not_applied_is_counted_without_a_failures_stamp() -> None:
+    """The page is that of the server that is not current; a claim that held is no failure."""
+    scrape = Scrape(started(who(0)), begun(who(0)), record(who(0)), resolved(who(0)))
+    assert scrape.failures(FailureCause.NOT_APPLIED) == 0
+    scrape.feed(resolved(who(0), applied=Applied.NO), inspected(who(0), fault="a tensor is missing", incomplete=True))
+    assert scrape.failures(FailureCause.NOT_APPLIED) == 2
+    assert scrape.series("last_failure_timestamp_seconds") == {}
+
+
+def test_confirmation_delay() -> None:
+    """By what was claimed and what was found; what turned out to be applied is published."""
+    scrape = Scrape(started(who(0)), begun(who(0)))
+    scrape.feed(failed(who(0), weights_applied=Applied.UNKNOWN))
+    assert scrape.series("published_version") == {}
+    scrape.feed(resolved(who(0), claimed=Applied.UNKNOWN))
+    assert scrape.series("published_version") == {("grpo", SERVER): 1.0}
+    assert scrape.series("confirmation_delay_seconds_sum") == {("yes", "unknown", "grpo", SERVER): 3.0}
+
+
+def test_unchanged_syncs_in_a_row() -> None:
+    """Only such as follow a training; a change begins anew, and what is not known changes nothing."""
+    scrape = Scrape(started(who(0)))
+    assert scrape.series("unchanged_syncs") == {}
+    for changes, expected in (
+        ({"same": True}, 1.0),
+        ({"same": True, "trained": None}, 2.0),
+        ({"same": None}, 2.0),
+        ({"same": True, "trained": False}, 0.0),
+        ({"same": False}, 0.0),
+    ):
+        scrape.feed(inspected(who(0), **changes))
+        assert scrape.series("unchanged_syncs") == {("grpo",): expected}
+
+
+def test_rollouts_by_policy() -> None:
+    """All ranks' answers are added up, and each policy has a series."""
+    scrape = Scrape()
+    for rank in (0, 1):
+        scrape.feed(RolloutsSeen(identity=who(rank), at=START, sequence=1, counts={"stale": 2, "mixed": 1}, aborted=1))
+    assert scrape.series("rollouts_total") == {
+        ("current", "grpo"): 0.0,
+        ("stale", "grpo"): 4.0,
+        ("mixed", "grpo"): 2.0,
+        ("unknown", "grpo"): 0.0,
+    }
+    assert scrape.series("rollouts_aborted_total") == {("grpo",): 2.0}
+
+
+def test_shared_and_watched_folder() -> None:
+    """What the last sync's file system is like, and how old the other hosts' files are."""
+    scrape = everything()
+    assert scrape.series("shared_path_free_inodes") == {("grpo",): 30.0}
+    assert scrape.series("shared_path_writable") == {("grpo",): 1.0}
+    assert scrape.series("shared_path_info") == {("tmpfs", "grpo"): 1.0}
+    assert scrape.series("watched_path_writable") == {(): 1.0}
+    assert scrape.series("watched_path_age_seconds") == {("node-2",): 3.0}
+
+
+def test_confirmed_is_of_the_start_that_lives() -> None:
+    """The sequences of a trainer that was started again begin anew."""
+    before = seen(at=START + 50, confirmed={"grpo": 300}, confirmed_of={"grpo": "one"})
+    again = replace(before, at=START + 250, confirmed={"grpo": 2}, confirmed_of={"grpo": "two"})
+    scrape = Scrape(started(who(0)), before)
+    labels = {"run": "grpo", "server": SERVER}
+    assert scrape.value("confirmed_version", **labels) == 300.0
+    scrape.feed(ended(who(0), at=START + 100), started(who(0, run_id="two", pid=7), at=START + 150))
+    scrape.feed(replace(before, at=START + 200))
+    assert scrape.value("confirmed_version", **labels) is None
+    scrape.feed(again)
+    assert scrape.value("confirmed_version", **labels) == 2.0

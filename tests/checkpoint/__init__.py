@@ -1,0 +1,1 @@
+"""Checkpoint folders, good and broken ones, read without torch."""
