@@ -2,6 +2,7 @@
 
 import functools
 import re
+from typing import TextIO
 from urllib.parse import urlsplit, urlunsplit
 
 MAX_BYTES = 8192
@@ -44,6 +45,14 @@ _SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     (("akia", "eyj"), re.compile(r"\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), _HIDDEN),
 )
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Does a person read this stream? A stream that is closed, or none, is no terminal."""
+    try:
+        return stream is not None and stream.isatty()
+    except (AttributeError, ValueError):
+        return False
 
 
 def clean(text: str, *, limit: int = MAX_BYTES) -> str:

@@ -37,6 +37,7 @@ class Fingerprint:
 def fingerprint(
     folder: str | os.PathLike[str],
     *,
+    headers: Headers | None = None,
     budget_bytes: int = 16 << 20,
     stop: Callable[[], bool] | None = None,
 ) -> Fingerprint | None:
@@ -47,6 +48,7 @@ def fingerprint(
 
     Args:
         folder: The checkpoint.
+        headers: Its own, where they have just been read.
         budget_bytes: How much to read about; of more data than that, evenly spaced blocks of every tensor are read. Up
             to 24,000 tensors at 16 MiB these are four times as much at most, then 2 KiB of each tensor.
         stop: Asked before every read; when it says true, the rest is not read and the result is None.
@@ -55,7 +57,7 @@ def fingerprint(
         Faulty: It is broken.
         Unchecked: It is of a kind that cannot be read without torch, or cannot be read here.
     """
-    headers = read_headers(folder)
+    headers = headers if headers is not None else read_headers(folder)
     places = dict.fromkeys(headers.places[name] for name in sorted(headers.places))
     total = sum(place.nbytes for place in places)
     share = 1.0 if total <= budget_bytes else budget_bytes / total

@@ -95,6 +95,7 @@ def fault_of(
 def verdict_of(
     folder: str | os.PathLike[str],
     *,
+    headers: Headers | None = None,
     expected: Mapping[str, TensorSpec] | None = None,
     ties: Iterable[Collection[str]] = (),
 ) -> Verdict:
@@ -102,11 +103,12 @@ def verdict_of(
 
     Args:
         folder: The checkpoint.
+        headers: Its own, where they have just been read.
         expected: The model's tensors, None when they are not known.
         ties: Groups of the model's names that share their storage; one of each group is enough.
     """
     try:
-        headers = read_headers(folder)
+        headers = headers if headers is not None else read_headers(folder)
         architecture = _architecture(folder)
     except Unchecked as error:
         return Verdict(unchecked=line(str(error)))

@@ -29,6 +29,7 @@ from sglang_telemetry.identity import label_value, script_name
 from sglang_telemetry.journal.folder import default_folder
 from sglang_telemetry.journal.launch import LaunchJournal
 from sglang_telemetry.names import DEFAULT_LISTEN, Env
+from sglang_telemetry.text import is_terminal
 
 EXPORTER_START_SECONDS = 5.0
 REGULAR_SECONDS = 120.0
@@ -167,13 +168,6 @@ class _Child:
         return 128 - code if code < 0 else code
 
 
-def _at_terminal() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        return False
-
-
 class _Exporter:
     """The exporter beside the command: ours, or the one that serves the folder already."""
 
@@ -199,7 +193,7 @@ class _Exporter:
             stderr=self._said,
             env={
                 **os.environ,
-                Env.LOG_FORMAT: os.environ.get(Env.LOG_FORMAT) or ("console" if _at_terminal() else "json"),
+                Env.LOG_FORMAT: os.environ.get(Env.LOG_FORMAT) or ("console" if is_terminal(sys.stderr) else "json"),
             },
             start_new_session=True,
         )

@@ -7,15 +7,14 @@ only the trainer's side can tell. Whatever changes under the look, as the next s
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sglang_telemetry.checkpoint.choice import WEIGHTS
 from sglang_telemetry.checkpoint.errors import CheckpointError
 from sglang_telemetry.checkpoint.fingerprint import Fingerprint, fingerprint
-from sglang_telemetry.checkpoint.headers import read_headers
-from sglang_telemetry.checkpoint.tensors import TensorSpec
+from sglang_telemetry.checkpoint.headers import Headers, read_headers
 from sglang_telemetry.checkpoint.validate import Verdict, verdict_of
 from sglang_telemetry.events import CheckpointInspected, Event, SyncRecord
 from sglang_telemetry.instrument.expectation import Expected, expected_of
@@ -156,7 +155,8 @@ class Inspection:
 
     def expected(self, folder: str) -> Expected:
         """What the checkpoint has to hold; never raises."""
-        return expected_of(self._model(), _tensors(folder))
+        headers = _headers(folder)
+        return expected_of(self._model(), headers.tensors if headers is not None else ())
 
     def _run(self, look: _Look) -> None:
         try:
@@ -184,11 +184,12 @@ class Inspection:
         began = clock.monotonic_ns()
         if look.stamps is None:
             return None
-        tensors = _tensors(look.folder)
+        headers = _headers(look.folder)
+        tensors = headers.tensors if headers is not None else {}
         expected = expected_of(self._model(), tensors)
-        verdict = verdict_of(look.folder, expected=expected.tensors, ties=expected.ties)
+        verdict = verdict_of(look.folder, headers=headers, expected=expected.tensors, ties=expected.ties)
         try:
-            content = fingerprint(look.folder, stop=lambda: look.stopped)
+            content = fingerprint(look.folder, headers=headers, stop=lambda: look.stopped)
         except CheckpointError:  # the verdict says why
             content = None
         if look.stopped or _stamps(look.folder) != look.stamps:
@@ -204,8 +205,7 @@ class Inspection:
         if self._inspector.closed:
             return
         content, before = found.content, look.before.content
-        updates = sum(is_update(one.url) for one in record.exchanges)
-        servers = {server_of(one.url) for one in record.exchanges if is_update(one.url)}
+        updates = [server_of(one.url) for one in record.exchanges if is_update(one.url)]
         self._inspector.emit(
             CheckpointInspected(
                 identity=record.identity,
@@ -217,7 +217,7 @@ class Inspection:
                 path=clean(os.path.abspath(look.folder)),
                 fault=found.verdict.fault,
                 # Of one update after the other to a server, each may hold a part.
-                incomplete=bool(found.verdict.missing) and updates <= len(servers),
+                incomplete=bool(found.verdict.missing) and len(updates) == len(set(updates)),
                 digest=content.digest if content is not None else None,
                 sampled_bytes=content.sampled_bytes if content is not None else 0,
                 same=None if content is None or before is None else content.digest == before.digest,
@@ -247,12 +247,12 @@ def _nothing() -> None:
     return None
 
 
-def _tensors(folder: str) -> Mapping[str, TensorSpec]:
-    """In a checkpoint; none when it cannot be read, which is for others to say."""
+def _headers(folder: str) -> Headers | None:
+    """Of a checkpoint; None when it cannot be read, which is for others to say."""
     try:
-        return read_headers(folder).tensors
+        return read_headers(folder)
     except CheckpointError:
-        return {}
+        return None
 
 
 def _changed(found: _Found, before: _Known) -> float | None:

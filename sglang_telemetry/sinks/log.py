@@ -27,7 +27,7 @@ from sglang_telemetry.events import (
 )
 from sglang_telemetry.names import LOGGER, Applied, Attribute, Component, Env, LogEvent, Result
 from sglang_telemetry.sinks.pretty import render_pretty
-from sglang_telemetry.text import clean
+from sglang_telemetry.text import clean, is_terminal
 
 FORMATS = ("auto", "json", "console")
 
@@ -134,7 +134,7 @@ class LogSink:
         method(event.value, **fields())
 
     def _render(self, _: Any, level: str, fields: MutableMapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        pretty = self._format == "console" or (self._format == "auto" and _is_terminal(self._stream))
+        pretty = self._format == "console" or (self._format == "auto" and is_terminal(self._stream or sys.stderr))
         text = render_pretty(fields) if pretty else _JSON(None, level, fields)
         # One attribute of our own: a field called "name" or "args" would collide with a LogRecord's.
         return (_LEVELS[level], str(text)), {"extra": {"sglang_telemetry": dict(fields)}}
@@ -167,13 +167,6 @@ def _enabled(level: int) -> bool:
     if logger.hasHandlers() or logger.level != logging.NOTSET:
         return logger.isEnabledFor(level)
     return level >= logging.INFO and not logger.disabled and logger.manager.disable < level
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    try:
-        return (stream or sys.stderr).isatty()
-    except (AttributeError, ValueError):
-        return False
 
 
 def _who(identity: Identity) -> dict[str, Any]:

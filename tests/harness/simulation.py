@@ -20,7 +20,6 @@ from sglang_telemetry.events import (
     ProcessEnded,
     ProcessLost,
     ProcessStarted,
-    ServerSeen,
     SyncRecord,
     SyncStarted,
     Target,
@@ -189,63 +188,6 @@ class Life:
 
 _MOMENT = 5_000_000
 """Nanoseconds of what takes no time to speak of."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """A server as the exporter's looks find it, one look before each scrape.
-
-    Args:
-        downs: From when to when it refuses connections; it comes back with its start weights.
-    """
-
-    address: str
-    start: float
-    end: float
-    version: str = "0.5.23"
-    downs: tuple[tuple[float, float], ...] = ()
-
-    def events(self, lives: Iterable[Life]) -> Iterator[Timed]:
-        """What is seen of it, while these runs sync to it."""
-        synced = iter(sorted(self._synced(lives), key=lambda told: told[0]))
-        told = next(synced, None)
-        current: dict[str, bool] = {}
-        gone, at = False, self.start
-        while at < self.end:
-            up = not any(begin <= at < end for begin, end in self.downs)
-            restarted = up and gone
-            if restarted:
-                current = dict.fromkeys(current, False)
-            while told is not None and told[0] <= at:
-                _, run, applied = told
-                if applied is Applied.YES:
-                    current[run] = True
-                elif applied is Applied.UNKNOWN:
-                    current.pop(run, None)
-                told = next(synced, None)
-            yield (
-                at,
-                ServerSeen(
-                    server=self.address,
-                    at=at,
-                    up=up,
-                    ready=True if up else None,
-                    version=self.version,
-                    restarted=restarted,
-                    current=dict(current) if up else {},
-                ),
-            )
-            gone, at = not up, at + SCRAPE
-
-    def _synced(self, lives: Iterable[Life]) -> Iterator[tuple[float, str, Applied]]:
-        """When a sync to it has ended, whose, and did it take the weights, as far as can be told."""
-        for life in lives:
-            for at, event in life.events() if life.server == self.address else ():
-                match event:
-                    case SyncRecord() if event.coordinator:
-                        yield at, life.run, event.weights_applied
-                    case ProcessLost() if event.sync is not None and event.sync.coordinator:
-                        yield at, life.run, Applied.UNKNOWN
 
 
 def scrapes(
