@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from tests.harness.exporter import ExporterProcess
 from tests.harness.otlp import OtlpReceiver, ReceivedSpan, SyncTrace
 from tests.harness.processes import wait_until
 from tests.harness.prometheus import Prometheus
-from tests.harness.training import ended, events, pids, records, training
+from tests.harness.training import ROOT, ended, events, pids, records, training
 
 RANKS = 4
 OTHERS = range(1, RANKS)
@@ -372,6 +373,66 @@ def saved_syncs(journals: Path) -> dict[int, int]:
         for one in followed
         if one.sync is not None and (one.sync.identity.rank or one.phases[-1].phase == "request")
     }
+
+
+JOINING = """
+import sys
+import torch.distributed as dist
+from opentelemetry.sdk.trace import TracerProvider
+from torch.nn.parallel import DistributedDataParallel
+import sglang_telemetry
+from tests.harness.minimind import SavableModel, SharedFolderEngine, leave_together
+
+dist.init_process_group("gloo")
+engine = SharedFolderEngine(sys.argv[1], sys.argv[2], timeout=60)
+sglang_telemetry.instrument(engine, run="ranks")
+model = DistributedDataParallel(SavableModel())
+if dist.get_rank() in (0, 2):
+    with TracerProvider().get_tracer("caller").start_as_current_span("step") as step:
+        context = step.get_span_context()
+        with open(f"{sys.argv[2]}.{dist.get_rank()}", "w") as file:
+            file.write(f"{context.trace_id:032x} {context.span_id:016x}")
+        engine.update_policy(model)
+else:
+    engine.update_policy(model)
+leave_together()
+"""
+
+
+def test_ranks_in_traces_of_their_callers(tmp_path: Path) -> None:
+    """Ranks 0 and 2 have a span of their own active: theirs is below it; in the trace of all ranks one links to it."""
+    journals = tmp_path / "j"
+    (tmp_path / "joining.py").write_text(JOINING)
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS))
+    variables = {"SGLANG_TELEMETRY_DIR": str(journals), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    with OtlpReceiver() as receiver, ExporterProcess(journals, environment=receiver.environment) as exporter:
+        with Answers(SUCCESS) as server:
+            command = [*torchrun, str(tmp_path / "joining.py"), server.url, str(tmp_path / "c")]
+            done = subprocess.run(
+                command, env=os.environ | variables, capture_output=True, text=True, timeout=60, check=False
+            )
+        assert done.returncode == 0, done.stderr
+        exporter.wait_for_spans(processes=RANKS)
+        traces = receiver.traces()
+    callers = {rank: (tmp_path / f"c.{rank}").read_text().split() for rank in (0, 2)}
+    below = {rank: traces.pop(trace_id) for rank, (trace_id, _) in callers.items()}
+    [derived] = traces.values()
+    [root] = [span for span in derived if span.parent is None]
+    ranks = {span.rank: span for span in derived if span.name == "weight_sync.rank"}
+    assert sorted(ranks) == list(range(RANKS))
+    assert {span.parent for span in ranks.values()} == {root.span_id}
+    phases = {span.rank for span in derived if span not in (root, *ranks.values())}
+    assert phases == {1, 3}
+    of_root = {span.name: span for span in below[0]}["weight_sync"]
+    assert (of_root.parent, of_root.links) == (callers[0][1], ((root.trace_id, root.span_id),))
+    assert root.links == ((of_root.trace_id, of_root.span_id),)
+    for rank, parent in ((0, of_root.span_id), (2, callers[2][1])):
+        [of_rank] = [span for span in below[rank] if span.name == "weight_sync.rank"]
+        assert of_rank.parent == parent
+        assert ranks[rank].links == ((of_rank.trace_id, of_rank.span_id),)
+        assert {span.rank for span in below[rank]} == {rank}
+    assert of_rank.links == ((root.trace_id, root.span_id),)
+    assert not any(ranks[rank].links for rank in (1, 3))
 
 
 def test_from_prometheus_to_the_trace(tmp_path: Path) -> None:
