@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from opentelemetry.test._otlp_test_server import OtlpProtoTestServer
 
 from sglang_telemetry.exporter.settings import traces_wanted
-from tests.harness.answers import BUSY, Answers
+from tests.harness.answers import BUSY, SUCCESS, Answers
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import Child, free_port, wait_until
 
@@ -118,29 +119,34 @@ def test_restarted_exporter_sends_no_span_twice(tmp_path: Path, monkeypatch: pyt
             assert len(server.drain_spans()) == SPANS_OF_ONE, number
 
 
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize("how", ["refuses", "does not answer"])
-def test_dead_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Metrics are served, /healthz names what waits, and SIGTERM ends it with 0 and a word of what was dropped."""
+def test_dead_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, protocol: str) -> None:
+    """Metrics are served, /healthz names what waits; SIGTERM ends it in 2 s with 0 and a word of what was dropped."""
     with ExitStack() as stack:
         port = free_port()
         if how == "does not answer":
             hole = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             port = hole.getsockname()[1]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         process = stack.enter_context(ExporterProcess(tmp_path))
         trainers(tmp_path)
         wait_until(lambda: process.total("weight_sync_failures_total") == 1.0, "the failure is served")
         assert health(process) == {
-            "to": f"http/protobuf to http://127.0.0.1:{port}",
+            "to": f"{protocol} to http://127.0.0.1:{port}",
             "sent": 0,
             "waiting": SPANS_OF_ONE,
             "dropped": 0,
         }
+        asked = time.monotonic()
         process.process.send_signal(signal.SIGTERM)
         assert process.process.wait(10) == 0
+        assert time.monotonic() - asked < 2.0
         assert process.process.stderr is not None
-        said = process.process.stderr.read()
-        assert said.splitlines() == [f"sglang-telemetry exporter: {SPANS_OF_ONE} spans were dropped"]
+        said = process.process.stderr.read().splitlines()
+        # gRPC's own words about the connection may stand before ours.
+        assert said[-1] == f"sglang-telemetry exporter: {SPANS_OF_ONE} spans were dropped"
 
 
 def test_spans_dropped_at_the_end_are_in_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +238,45 @@ def test_packages_are_imported_only_where_traces_are_asked_for(
         check=False,
     )
     assert done.stdout == f"{expected}\n", done.stderr
+
+
+TRAINS = """
+import sys
+import threading
+import requests
+import sglang_telemetry
+
+class Engine:
+    base_url, http = sys.argv[1], requests
+
+    def update_policy(self, model):
+        return self.http.post(self.base_url + "/update_weights_from_disk", timeout=5).status_code == 200
+
+engine = Engine()
+with sglang_telemetry.instrument(engine):
+    assert engine.update_policy(None)
+    print([name for name in sys.modules if name.split(".")[0] in ("opentelemetry", "grpc")])
+    print([thread.name for thread in threading.enumerate() if "otlp" in thread.name])
+"""
+
+
+def test_the_trainer_has_nothing_of_it(tmp_path: Path) -> None:
+    """With a collector named and the default sinks, a trainer syncs without OpenTelemetry and sends it nothing."""
+    with OtlpProtoTestServer() as collector, Answers(SUCCESS) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", TRAINS, server.url],
+            env=os.environ
+            | {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
+                "SGLANG_TELEMETRY_DIR": str(tmp_path),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout.splitlines() == ["[]", "[]"], done.stderr
+        assert collector.drain_spans() == []
 
 
 @pytest.mark.parametrize("off", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])
