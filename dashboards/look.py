@@ -11,7 +11,7 @@ from dashboards.grafana import Json, Query
 from sglang_telemetry.assets.options import Option, find_options
 from sglang_telemetry.assets.source import load
 from sglang_telemetry.assets.values import is_duration, milliseconds
-from sglang_telemetry.names import Phase, Policy
+from sglang_telemetry.names import Action, Phase, Policy
 
 TAGS = ("sglang", "weight-sync")
 WEIGHT_SYNC, RANKS = "weight-sync", "weight-sync-ranks"
@@ -28,6 +28,20 @@ PHASES = {
     Phase.OTHER: "#CCBB88",
 }
 POLICIES = {Policy.CURRENT: FINE, Policy.MIXED: "#F0E442", Policy.STALE: WARN, Policy.UNKNOWN: QUIET}
+ACTIONS = {
+    Action.VALIDATE: "#56B4E9",
+    Action.SAFETENSORS: "#0072B2",
+    Action.PUBLISH: "#009E73",
+    Action.CLEAN_UP: "#44AA99",
+    Action.SERIALIZE: "#CCBB88",
+    Action.TIMEOUT: "#8E8E99",
+    Action.PAUSE: "#CC79A7",
+    Action.FLUSH: "#882E72",
+    Action.RELEASE: "#AA4499",
+    Action.WAIT: "#F0E442",
+    Action.RETRY: "#DDCC77",
+    Action.CONTINUE_STALE: WARN,
+}
 SHADES: Json = {"mode": "shades", "fixedColor": FINE}
 BY_THRESHOLD: Json = {"mode": "thresholds"}
 

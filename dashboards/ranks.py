@@ -275,6 +275,60 @@ def _payload() -> list[Json]:
     ]
 
 
+def _remedies() -> list[Json]:
+    ended = f"increase(weight_sync_duration_seconds_count{{{RUN}}}[$__rate_interval])"
+    syncs = f"sum by (run) (max by (run, server, transport, result) ({ended}))"
+    return [
+        panel(
+            "timeseries",
+            "Remedies",
+            "What the remedies did that the trainers asked for. skipped: it was no case for it. failed: the sync went "
+            "on without it. refused: it held something back that would have done harm.",
+            Query(
+                expr="sum by (action, outcome) (max by (run, action, outcome) "
+                f"(increase(weight_sync_remedies_total{{{RUN}}}[$__rate_interval]))) > 0",
+                legend="{{action}} {{outcome}}",
+            ),
+            width=12,
+            height=7,
+            empty="no remedy did anything in this time range; they are off by default",
+            unit="short",
+            decimals=0,
+            color=SHADES,
+            custom=look.bars(),
+            overrides=[
+                *(override("byName", f"{one} done", {"color": fixed(color)}) for one, color in look.ACTIONS.items()),
+                override("byRegexp", "^.+ skipped$", {"color": fixed(QUIET)}),
+                override("byRegexp", "^.+ (failed|refused)$", {"color": {"mode": "shades", "fixedColor": WARN}}),
+            ],
+            options=look.legend("sum", right=True),
+            interval="5m",
+        ),
+        panel(
+            "timeseries",
+            "Seconds of remedies",
+            "Mean seconds a sync that each remedy took of the trainer's time, of several runs the mean.",
+            Query(
+                expr=f"""avg by (action) (
+  max by (run, action) (increase(weight_sync_remedy_seconds_total{{{RUN}}}[$__rate_interval]))
+  / on (run) group_left ()
+  ({syncs} > 0)
+) > 0""",
+                legend="{{action}}",
+            ),
+            width=12,
+            height=7,
+            empty="no remedy took any time in this time range",
+            unit="s",
+            color=SHADES,
+            custom=look.lines(points=True) | {"spanNulls": 3600000},
+            overrides=[override("byName", str(one), {"color": fixed(color)}) for one, color in look.ACTIONS.items()],
+            options=look.legend("lastNotNull", "max", right=True),
+            interval="5m",
+        ),
+    ]
+
+
 def _server() -> list[Json]:
     gauge = _sglang("weight_load_duration_seconds")
     load = f'max by (server) (label_replace({gauge}, "server", "$1", "instance", "(.+)")) {OF_TARGETS}'
@@ -371,6 +425,8 @@ def build() -> Json:
             *_doing(),
             row("Checkpoint"),
             *_payload(),
+            row("What remedies do"),
+            *_remedies(),
             row("SGLang and this monitoring"),
             *_server(),
         ],

@@ -87,7 +87,9 @@ _STUCK = f"""(
 
 _SERVER = 'server=~"$server"'
 _SERVER_STATE = f"""(
-  (max by (server) (weight_sync_server_up{{{_SERVER}}}) == 0) + 4
+  (max by (server) (weight_sync_server_up{{{_SERVER}}}) == 0) + 5
+  or
+  (max by (server) (weight_sync_server_left_paused{{{TARGET}}}) == 1) + 3
   or
   (max by (server) (weight_sync_server_ready{{{_SERVER}}}) == 0) + 3
   or
@@ -100,7 +102,8 @@ _SERVER_STATE = f"""(
 {OF_TARGETS}"""
 _SERVER_WORDS = words(
     {
-        "4": ("down", look.PAGE_DARK),
+        "5": ("down", look.PAGE_DARK),
+        "4": ("left paused", PAGE),
         "3": ("not ready", PAGE),
         "2": ("other weights", PAGE),
         "1": ("not known", QUIET),
@@ -247,13 +250,14 @@ def _warned(column: str, unit: str, least: float) -> Json:
 
 
 def _runs() -> Json:
-    named = ["Run", "Synced", "Failed", "Took", "Of time-out", "Of the step", "Every", "Unchanged"]
-    fields = ["run", *(f"Value #{ref}" for ref in "ABCDEFG")]
+    named = ["Run", "Synced", "Failed", "Took", "Of time-out", "Of step", "Every", "Unchanged", "Stale"]
+    fields = ["run", *(f"Value #{ref}" for ref in "ABCDEFGH")]
     return panel(
         "table",
         "Runs",
         "The live runs, the oldest weights first. Synced, or else started, and failed: so long ago. Unchanged: so many "
-        "syncs in a row sent the content of the one before, although the model was trained; WeightSyncSameBytes warns.",
+        "syncs in a row sent the content of the one before, although the model was trained; WeightSyncSameBytes warns. "
+        "Stale: over so many failed syncs in a row it went on, as the remedy on_failure lets it.",
         look.in_table(_AGE),
         look.in_table(f"time() - max by (run) ({_FAILED}) and on (run) weight_sync_active{{{RUN}}}"),
         look.in_table(f"sum by (run) ({_LAST})"),
@@ -261,6 +265,7 @@ def _runs() -> Json:
         look.in_table(_STEP_SHARE),
         look.in_table(f"max by (run) (weight_sync_expected_interval_seconds{{{RUN}}})"),
         look.in_table(f"max by (run) (weight_sync_unchanged_syncs{{{RUN}}})"),
+        look.in_table(f"max by (run) (weight_sync_stale_syncs{{{RUN}}})"),
         width=13,
         height=7,
         empty="no live run",
@@ -280,11 +285,14 @@ def _runs() -> Json:
                     ]
                 },
             ),
-            override("byRegexp", "^(Synced|Failed|Took|Every)$", {"custom.width": 76}),
+            override("byRegexp", "^(Synced|Failed|Took|Every)$", {"custom.width": 70}),
             override("byName", "Failed", {"noValue": "none"}),
             _warned("Of time-out", "percentunit", option("near_timeout_ratio")),
-            _warned("Of the step", "percentunit", option("slow_share_ratio")),
+            _warned("Of step", "percentunit", option("slow_share_ratio")),
             _warned("Unchanged", "none", option("unchanged_syncs")),
+            _warned("Stale", "none", 1),
+            override("byRegexp", "^(Of time-out|Unchanged)$", {"custom.width": 84}),
+            override("byName", "Stale", {"custom.width": 50}),
         ],
         options=look.table("Synced"),
     )
@@ -479,7 +487,7 @@ def _server() -> list[Json]:
             "State of each server",
             "synced: it runs what was synced last, by the checksum of /weights_checker; where there is none, by the "
             "names that /model_info shows. other weights: it does not. not ready: /ready says 503, as in a pause. "
-            "down: no answer.",
+            "left paused: by a trainer that is gone; sglang-telemetry check --release ends it. down: no answer.",
             Query(expr=_SERVER_STATE, legend="{{server}}"),
             width=14,
             height=6,

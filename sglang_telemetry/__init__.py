@@ -12,6 +12,8 @@ from sglang_telemetry.events import (
     PhaseStarted,
     ProcessEnded,
     ProcessStarted,
+    Remedied,
+    Remedy,
     RequestRecord,
     RolloutsSeen,
     SyncRecord,
@@ -19,13 +21,15 @@ from sglang_telemetry.events import (
     Target,
     TelemetryError,
 )
-from sglang_telemetry.names import Applied, Component, Exit, Phase, Policy, Result, Transport
+from sglang_telemetry.names import Action, Applied, Component, Exit, Outcome, Phase, Policy, Result, Transport
+from sglang_telemetry.remedies.options import Remedies
 from sglang_telemetry.sinks.journal import JournalSink
 from sglang_telemetry.sinks.log import LogSink
 from sglang_telemetry.sinks.protocol import Sink
 from sglang_telemetry.telemetry import EditedSync, Telemetry, instrument
 
 __all__ = [
+    "Action",
     "Applied",
     "Checkpoint",
     "CheckpointInspected",
@@ -39,12 +43,16 @@ __all__ = [
     "Identity",
     "JournalSink",
     "LogSink",
+    "Outcome",
     "Phase",
     "PhaseSpan",
     "PhaseStarted",
     "Policy",
     "ProcessEnded",
     "ProcessStarted",
+    "Remedied",
+    "Remedies",
+    "Remedy",
     "RequestRecord",
     "Result",
     "RolloutsSeen",

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.names import Applied, Component, Evidence, Exit, Phase, Result, Transport
+from sglang_telemetry.names import Action, Applied, Component, Evidence, Exit, Outcome, Phase, Result, Transport
 
 _KEPT = 32
 
@@ -29,6 +29,8 @@ _FALLBACK: Mapping[type, enum.Enum] = {
     Component: Component.SINK,
     Exit: Exit.FAILED,
     Evidence: Evidence.MODEL_PATH,
+    Action: Action.WAIT,
+    Outcome: Outcome.SKIPPED,
 }
 
 

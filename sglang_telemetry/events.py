@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.names import Applied, Component, Evidence, Exit, Phase, Result, Transport
+from sglang_telemetry.names import Action, Applied, Component, Evidence, Exit, Outcome, Phase, Result, Transport
 
 MAX_EXCHANGES = 16
 """A record holds no more requests than these, so that an engine that polls in its sync does not write a long one."""
@@ -28,6 +28,8 @@ __all__ = [
     "ProcessLost",
     "ProcessStarted",
     "ProcessUnwatched",
+    "Remedied",
+    "Remedy",
     "RequestRecord",
     "RolloutsSeen",
     "ServerSeen",
@@ -84,6 +86,7 @@ class ProcessStarted:
         locked: The record lock on the journal was got, so that the kernel tells of the process's death.
         launch_id: Id of the ``sglang-telemetry run`` that started it.
         coordinator: This process counts syncs.
+        remedies: Names of the remedies that were asked for.
     """
 
     identity: Identity
@@ -98,6 +101,7 @@ class ProcessStarted:
     launch_id: str | None = None
     coordinator: bool = False
     expected_interval_seconds: float | None = None
+    remedies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +249,40 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """What a remedy did in a sync.
+
+    Args:
+        offset_ns: From the start of the sync to the moment at which it began.
+        duration_ns: How long it took.
+        detail: In words, cleaned: what was done, or why it was not.
+    """
+
+    action: Action
+    outcome: Outcome
+    offset_ns: int
+    duration_ns: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedied:
+    """A remedy did something in a sync; told at once, so that it is known also when the trainer dies next.
+
+    Args:
+        at: Unix seconds at which it was over.
+        target: The server that it was about.
+    """
+
+    identity: Identity
+    sequence: int
+    at: float
+    trace_id: str
+    target: Target
+    remedy: Remedy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRecord:
     """A sync has ended: everything that is known of it on this rank.
 
@@ -261,6 +299,7 @@ class SyncRecord:
         exchanges: What the engine sent during the sync, at most :data:`MAX_EXCHANGES`.
         decisive: Index in ``exchanges`` of the update that decided on the result, None when there was none.
         reached_before: The server had answered this process before this sync.
+        remedies: What remedies did in it, those that came to something.
     """
 
     identity: Identity
@@ -285,6 +324,7 @@ class SyncRecord:
     checkpoint: Checkpoint | None = None
     reached_before: bool = False
     version: str | None = None
+    remedies: tuple[Remedy, ...] = ()
 
     @property
     def ended_at(self) -> float:
@@ -463,6 +503,9 @@ class ServerSeen:
         current: By run, does it show the weights that the run synced last; without the runs of which that is unknown.
         confirmed: By run, the sequence of the last sync that it was seen to run.
         confirmed_of: By run, the run id of that sync's start: sequences of another start are others.
+        left_paused: Runs of which a trainer paused this server and is gone, while it is not ready.
+        newly_left_paused: Those of them of which the look before did not say so.
+        released: Runs of which that was so before.
     """
 
     server: str
@@ -475,6 +518,9 @@ class ServerSeen:
     current: Mapping[str, bool] = field(default_factory=dict)
     confirmed: Mapping[str, int] = field(default_factory=dict)
     confirmed_of: Mapping[str, str] = field(default_factory=dict)
+    left_paused: tuple[str, ...] = ()
+    newly_left_paused: tuple[str, ...] = ()
+    released: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,6 +573,7 @@ Event = (
     | ProcessUnwatched
     | SyncStarted
     | PhaseStarted
+    | Remedied
     | SyncRecord
     | CheckpointInspected
     | RequestRecord

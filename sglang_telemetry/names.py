@@ -48,6 +48,8 @@ PROBE_FOLDER = ".sglang-telemetry"
 PROBE_SUFFIX = ".probe"
 PROBE_FILE_SECONDS = 10.0
 """How often an exporter writes its probe file."""
+LOCKS = "locks"
+"""Below the folder of the journals: what trainers of one host lock against each other."""
 UPDATE_ROUTE = "/update_weights_from_"
 """What SGLang's routes that take weights begin with."""
 
@@ -100,6 +102,46 @@ class Component(StrEnum):
     SINK = "sink"
 
 
+class Action(StrEnum):
+    """What a remedy did; remedies are asked for one by one, and are off by default."""
+
+    VALIDATE = "validate"
+    SAFETENSORS = "safetensors"
+    PUBLISH = "publish"
+    CLEAN_UP = "clean_up"
+    SERIALIZE = "serialize"
+    TIMEOUT = "timeout"
+    PAUSE = "pause"
+    FLUSH = "flush"
+    RELEASE = "release"
+    WAIT = "wait"
+    RETRY = "retry"
+    CONTINUE_STALE = "continue_stale"
+
+
+class Outcome(StrEnum):
+    """What came of it: it did its work; it was no case for it; it failed, and the sync went on without it; or it held
+    something back that would have done harm."""
+
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
+REMEDY_ACTIONS: dict[str, tuple[Action, ...]] = {
+    "validate": (Action.VALIDATE,),
+    "publish_atomically": (Action.PUBLISH, Action.CLEAN_UP),
+    "retry": (Action.RETRY, Action.WAIT, Action.FLUSH),
+    "timeout": (Action.TIMEOUT,),
+    "pause": (Action.PAUSE, Action.FLUSH, Action.RELEASE),
+    "safetensors": (Action.SAFETENSORS,),
+    "serialize": (Action.SERIALIZE,),
+    "on_failure": (Action.CONTINUE_STALE,),
+}
+"""What each remedy, by its name, can do."""
+
+
 class LogEvent(StrEnum):
     """Names of the log events."""
 
@@ -107,11 +149,15 @@ class LogEvent(StrEnum):
     SUCCEEDED = "weight_sync.succeeded"
     FAILED = "weight_sync.failed"
     CANCELLED = "weight_sync.cancelled"
+    REMEDY = "weight_sync.remedy"
+    RETRIED = "weight_sync.retried"
+    CONTINUED_STALE = "weight_sync.continued_stale"
     NOT_APPLIED = "weight_sync.not_applied"
     RESOLVED = "weight_sync.resolved"
     SAME_BYTES = "weight_sync.same_bytes"
     SERVER_RESTARTED = "sglang_server.restarted"
     SERVER_WENT_BACK = "sglang_server.went_back"
+    SERVER_LEFT_PAUSED = "sglang_server.left_paused"
     ENGINE_PRINT = "engine.print"
     TELEMETRY_ERROR = "telemetry.error"
 
@@ -122,6 +168,12 @@ class SpanName(StrEnum):
     SYNC = "weight_sync"
     RANK = "weight_sync.rank"
     RESOLVED = "weight_sync.resolved"
+    REMEDY = "weight_sync.remedy"
+
+
+def remedy_span(action: Action) -> str:
+    """Name of the span of what a remedy did, such as ``weight_sync.remedy.validate``."""
+    return f"{SpanName.REMEDY}.{action}"
 
 
 def phase_span(phase: Phase) -> str:
@@ -148,6 +200,8 @@ class Attribute(StrEnum):
     EVIDENCE = "weight_sync.evidence"
     DELAY = "weight_sync.resolution_delay_seconds"
     UNFINISHED = "weight_sync.unfinished"
+    REMEDY_OUTCOME = "weight_sync.remedy.outcome"
+    REMEDY_DETAIL = "weight_sync.remedy.detail"
     RESPONSE_TEXT = "weight_sync.response_text"
     ERROR_MESSAGE = "error.message"
     ERROR_TYPE = "error.type"
@@ -181,6 +235,8 @@ class Env(StrEnum):
     API_KEY_FILE = "SGLANG_TELEMETRY_API_KEY_FILE"
     ADMIN_API_KEY = "SGLANG_TELEMETRY_ADMIN_API_KEY"
     ADMIN_API_KEY_FILE = "SGLANG_TELEMETRY_ADMIN_API_KEY_FILE"
+    REMEDIES = "SGLANG_TELEMETRY_REMEDIES"
+    REMEDIES_FILE = "SGLANG_TELEMETRY_REMEDIES_FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +280,22 @@ FAILURES = Metric(
 )
 ATTEMPTS = Metric(
     "weight_sync_attempts", "counter", "Attempts to sync weights by result; a retry is another.", (*_TARGET, "result")
+)
+REMEDIES = Metric(
+    "weight_sync_remedies",
+    "counter",
+    "What remedies did, by action and outcome; those that are off do nothing.",
+    ("run", "action", "outcome"),
+)
+REMEDY_SECONDS = Metric(
+    "weight_sync_remedy_seconds", "counter", "Seconds that remedies took of the trainer's time.", ("run", "action")
+)
+STALE_SYNCS = Metric(
+    "weight_sync_stale_syncs",
+    "gauge",
+    "Failed syncs in a row over which the run went on, as the remedy continue_stale lets it; 0 after one that "
+    "succeeded, absent for a run that does not use it.",
+    ("run",),
 )
 LAST_START = Metric(
     "weight_sync_last_start_timestamp_seconds", "gauge", "Unix time of the start of the last sync.", ("run", "rank")
@@ -388,6 +460,13 @@ SERVER_CURRENT = Metric(
     "told.",
     ("run", "server"),
 )
+SERVER_LEFT_PAUSED = Metric(
+    "weight_sync_server_left_paused",
+    "gauge",
+    "1 while a server is not ready that a trainer paused for a sync and did not continue, 0 when it is ready again; "
+    "absent for all others.",
+    ("run", "server"),
+)
 SHARED_PATH_FREE = Metric(
     "weight_sync_shared_path_free_bytes",
     "gauge",
@@ -444,6 +523,9 @@ METRICS: tuple[Metric, ...] = (
     LAST_PHASE,
     FAILURES,
     ATTEMPTS,
+    REMEDIES,
+    REMEDY_SECONDS,
+    STALE_SYNCS,
     LAST_START,
     LAST_SUCCESS,
     LAST_FAILURE,
@@ -474,6 +556,7 @@ METRICS: tuple[Metric, ...] = (
     SERVER_LAST_RESTART,
     SERVER_WENT_BACK,
     SERVER_CURRENT,
+    SERVER_LEFT_PAUSED,
     SHARED_PATH_FREE,
     SHARED_PATH_FREE_INODES,
     SHARED_PATH_WRITABLE,

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 from sglang_telemetry.events import Identity, ProcessEnded, ProcessStarted, Target
 from sglang_telemetry.identity import IdentitySource
-from sglang_telemetry.instrument.engine import EngineInstrument, Place, check, running, target_of
+from sglang_telemetry.instrument.engine import EngineInstrument, check, running
 from sglang_telemetry.instrument.model import tensors_of
+from sglang_telemetry.instrument.reading import Place, target_of
 from sglang_telemetry.instrument.sync import Recorder, Sync
-from sglang_telemetry.names import Component, Env, Exit, Phase
+from sglang_telemetry.journal.folder import default_folder
+from sglang_telemetry.names import LOCKS, Component, Env, Exit, Phase
 from sglang_telemetry.platform import boot_id, pid_namespace, start_ticks
+from sglang_telemetry.remedies.load import from_environ
+from sglang_telemetry.remedies.options import Remedies
 from sglang_telemetry.sinks.guard import Fanout
 from sglang_telemetry.sinks.journal import JournalSink
 from sglang_telemetry.sinks.log import LogSink
@@ -41,6 +45,7 @@ def instrument(
     propagate: bool = True,
     tag_weights: bool = False,
     inspect_checkpoints: bool = True,
+    remedies: Remedies | None = None,
     clock: Clock | None = None,
 ) -> "Telemetry":
     """Observe every weight sync of a rollout engine; the engine stays the object it was.
@@ -59,12 +64,13 @@ def instrument(
             that the server and its answers say which sync they run.
         inspect_checkpoints: A thread beside each update from disk looks whether the checkpoint is whole, and whether
             it is another than the one before; the sync does not wait for it.
+        remedies: What is done against failed syncs; default ``SGLANG_TELEMETRY_REMEDIES[_FILE]``, else nothing.
         clock: Where time comes from; a test gives its own.
 
     Raises:
         TypeError: It has no ``update_policy``, or takes no attributes.
         RuntimeError: It is instrumented already.
-        ValueError: ``rank``, ``world_size`` or the interval make no sense.
+        ValueError: ``rank``, ``world_size`` or the interval make no sense, or a remedy cannot work with this engine.
     """
     check(engine)
     telemetry = Telemetry(
@@ -77,11 +83,16 @@ def instrument(
         propagate=propagate,
         tag_weights=tag_weights,
         inspect_checkpoints=inspect_checkpoints,
+        remedies=remedies,
         clock=clock,
         engine=type(engine).__name__,
         target=target_of(engine),
     )
-    telemetry.attach(engine)
+    try:
+        telemetry.attach(engine)
+    except BaseException:
+        telemetry.uninstrument()
+        raise
     return telemetry
 
 
@@ -109,6 +120,7 @@ class Telemetry:
         propagate: bool = True,
         tag_weights: bool = False,
         inspect_checkpoints: bool = True,
+        remedies: Remedies | None = None,
         clock: Clock | None = None,
         url: str | None = None,
         engine: str | None = None,
@@ -123,7 +135,12 @@ class Telemetry:
         self._fanout = Fanout(chosen)
         self._source = source
         self._target = target or Target(server=server_of(url))
-        self._recorder = Recorder(source, self._fanout.emit, self._clock, propagate=propagate, tag_weights=tag_weights)
+        wanted = remedies if remedies is not None or not self.enabled else from_environ(os.environ)
+        self._remedies = wanted or Remedies()
+        tags = tag_weights or self._remedies.tag_weights
+        self._recorder = Recorder(
+            source, self._fanout.emit, self._clock, propagate=propagate, tag_weights=tags, on_error=self._failed
+        )
         self._inspects = inspect_checkpoints
         self._instrument: EngineInstrument | None = None
         self._pid = os.getpid()
@@ -141,10 +158,19 @@ class Telemetry:
         return self._source.current()
 
     def attach(self, engine: object) -> None:
-        """Wrap an engine's ``update_policy``; once a handle."""
+        """Wrap an engine's ``update_policy``; once a handle.
+
+        Raises:
+            ValueError: A remedy cannot work with this engine.
+        """
         if self.enabled:
             self._instrument = EngineInstrument(
-                engine, self._recorder, self._failed, inspect_checkpoints=self._inspects
+                engine,
+                self._recorder,
+                self._failed,
+                inspect_checkpoints=self._inspects,
+                remedies=self._remedies,
+                locks=default_folder() / LOCKS,
             )
 
     def check(
@@ -253,6 +279,7 @@ class Telemetry:
                     launch_id=os.environ.get(Env.LAUNCH_ID),
                     coordinator=self._source.is_coordinator() and self._source.current().rank == 0,
                     expected_interval_seconds=interval,
+                    remedies=self._remedies.names,
                 )
             )
         except Exception as error:

@@ -33,6 +33,11 @@ def request_span_id(identity: Identity, sequence: int, index: int) -> str:
     return _digest(identity, sequence, identity.rank, "request", index)[:16]
 
 
+def remedy_span_id(identity: Identity, sequence: int, index: int) -> str:
+    """The span of what a remedy did on this rank as number ``index``, from 0, in a sync."""
+    return _digest(identity, sequence, identity.rank, "remedy", index)[:16]
+
+
 def resolved_span_id(identity: Identity, sequence: int, server: str, applied: str) -> str:
     """The span of what was found out later of a sync at one server."""
     return _digest(identity, sequence, "resolved", server, applied)[:16]

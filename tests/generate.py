@@ -12,6 +12,7 @@ from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.names import METRICS
 from tests.e2e.by_cause import RECEIVERS, ROWS, Row
 from tests.harness.assets import alerts
+from tests.harness.remedy_matrix import MATRIX
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,6 +29,12 @@ def causes_table() -> str:
     """All causes with the first thing to do."""
     rows = [f"| [`{cause}`](alerts/{cause.runbook}) | {cause.hint} |" for cause in FailureCause]
     return "\n".join(["| cause | first |", "|---|---|", *rows])
+
+
+def remedies_table() -> str:
+    """What each remedy buys, fault by fault."""
+    rows = [f"| {row.name} | {row.without} | {row.switched_on} | {row.remedied} |" for row in MATRIX]
+    return "\n".join(["| fault | without | remedy | with |", "|---|---|---|---|", *rows])
 
 
 def alerts_table() -> str:
@@ -91,7 +98,10 @@ def main() -> int:
     """Write or check."""
     stale = []
     for path, blocks in (
-        (ROOT / "README.md", {"metrics": metrics_table(), "causes": causes_table()}),
+        (
+            ROOT / "README.md",
+            {"metrics": metrics_table(), "causes": causes_table(), "remedies": remedies_table()},
+        ),
         (ROOT / "alerts/rules/failures.yml", {"first": first_annotation()}),
         (ROOT / "alerts/README.md", {"alerts": alerts_table(), "alerts by cause": by_cause_table()}),
     ):

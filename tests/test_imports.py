@@ -30,19 +30,21 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint": FOUNDATIONS,
     "codec": FOUNDATIONS,
     "identity": FOUNDATIONS,
-    "instrument": FOUNDATIONS | {"checkpoint", "identity", "classify"},
+    "remedies": FOUNDATIONS | {"checkpoint"},
+    "instrument": FOUNDATIONS | {"checkpoint", "identity", "classify", "remedies"},
     "journal": FOUNDATIONS | {"codec"},
     "sinks": FOUNDATIONS | {"codec", "journal", "spans"},
     "server_truth": FOUNDATIONS | {"checkpoint"},
     "exporter": FOUNDATIONS | {"codec", "journal", "sinks", "server_truth"},
     "preflight": FOUNDATIONS | {"server_truth", "checkpoint"},
     "testing": FOUNDATIONS | {"journal", "spans"},
-    "telemetry": FOUNDATIONS | {"checkpoint", "identity", "instrument", "preflight", "server_truth", "sinks"},
+    "telemetry": FOUNDATIONS
+    | {"checkpoint", "identity", "instrument", "journal", "preflight", "remedies", "server_truth", "sinks"},
     "otel": {"names", "instrument", "telemetry", "sinks", "exporter", "journal"},
     "assets": {"names"},
     "cli": FOUNDATIONS
     | {"assets", "checkpoint", "exporter", "identity", "journal", "preflight", "server_truth", "sinks", "spans"},
-    "__init__": {"names", "causes", "events", "sinks", "telemetry"},
+    "__init__": {"names", "causes", "events", "remedies", "sinks", "telemetry"},
     "__main__": {"cli"},
 }
 
@@ -94,6 +96,7 @@ def test_every_room_has_its_arrows() -> None:
     [
         ("instrument", {"sinks", "exporter", "journal", "cli", "telemetry", "testing"}),
         ("sinks", {"instrument", "exporter", "cli", "telemetry", "testing"}),
+        ("remedies", {"instrument", "sinks", "exporter", "journal", "cli", "telemetry", "testing"}),
         ("journal", {"instrument", "sinks", "exporter", "cli", "telemetry"}),
         ("exporter", {"instrument", "cli", "telemetry", "testing"}),
         ("server_truth", {"instrument", "cli", "telemetry", "testing", "sinks", "exporter"}),

@@ -16,25 +16,27 @@ from sglang_telemetry.events import (
     Exchange,
     PhaseSpan,
     ProcessLost,
+    Remedy,
     RequestRecord,
     SyncRecord,
     Target,
     TelemetryError,
 )
-from sglang_telemetry.names import Applied, Attribute, Component, Exit, Phase, Result, phase_span
+from sglang_telemetry.names import Action, Applied, Attribute, Component, Exit, Outcome, Phase, Result, phase_span
 from sglang_telemetry.spans import Span, SpanEvent, spans_of
 from sglang_telemetry.testing import ManualClock, RecordedTraces, RecordingSink
 from sglang_telemetry.trace_ids import (
     outside_ids,
     phase_span_id,
     rank_span_id,
+    remedy_span_id,
     request_span_id,
     resolved_span_id,
     root_span_id,
     trace_id,
 )
 from tests.harness.answers import Answers
-from tests.sinks import SERVER, begun, ended, entered, inspected, record, resolved, started, who
+from tests.sinks import SERVER, begun, ended, entered, inspected, record, remedied, remedy, resolved, started, who
 
 S = 10**9
 T0 = 1_700_000_010 * S
@@ -506,7 +508,7 @@ def test_request_outside_of_a_sync() -> None:
 
 
 def test_other_events_have_no_spans() -> None:
-    """Neither a start, nor a phase, nor an end, nor a loss between syncs."""
+    """Neither a start, nor a phase, nor an end, nor a loss between syncs, nor a remedy that its sync tells of again."""
     events: tuple[Event, ...] = (
         started(who()),
         begun(who()),
@@ -515,6 +517,7 @@ def test_other_events_have_no_spans() -> None:
         ProcessLost(identity=who(), at=1.0, how=Exit.LOST),
         TelemetryError(component=Component.LOG, text="x"),
         inspected(who(), fault="cut short"),
+        remedied(who(), Action.CONTINUE_STALE),
         resolved(who()),
     )
     assert [spans_of(event) for event in events] == [()] * len(events)
@@ -567,6 +570,69 @@ def test_found_out_in_a_callers_trace() -> None:
     event = resolved(who(), claimed=Applied.UNKNOWN, trace_id=CALLER[0], **times)
     there = found_out(trace_id=CALLER[0])
     assert spans_of(event) == (there, found_out(links=((CALLER[0], there.span_id),)))
+
+
+# Remedies.
+
+
+def of_remedy(index: int, action: Action, parent: int, rank: int = 0, **changes: Any) -> Span:
+    """What a remedy did in the first half of the second second."""
+    values: dict[str, Any] = {
+        "name": f"weight_sync.remedy.{action}",
+        "span_id": remedy_span_id(who(rank), 1, index),
+        "parent_span_id": phase_span_id(who(rank), 1, parent),
+        "start_ns": T0 + S,
+        "end_ns": T0 + S + S // 2,
+        "attributes": everybody(rank) | {Attribute.REMEDY_OUTCOME: "done"},
+    }
+    return replace(phase(1, Phase.REQUEST, 1, 3, rank), **(values | changes))
+
+
+def test_remedies_are_under_the_phase_that_they_began_in() -> None:
+    """Each with its outcome, and why; after the phases and before the requests."""
+    remedies = (
+        remedy(Action.TIMEOUT, offset_ns=0, duration_ns=0, detail="600 s for 15 GiB"),
+        remedy(Action.VALIDATE, offset_ns=S),
+        remedy(Action.RELEASE, offset_ns=3 * S),
+    )
+    of_timeout = everybody() | {Attribute.REMEDY_OUTCOME: "done", Attribute.REMEDY_DETAIL: "600 s for 15 GiB"}
+    assert spans_of(record(who(), **own(), exchanges=(update(),), decisive=0, remedies=remedies)) == (
+        root(),
+        of_rank(),
+        *phases(),
+        of_remedy(0, Action.TIMEOUT, 0, start_ns=T0, end_ns=T0, attributes=of_timeout),
+        of_remedy(1, Action.VALIDATE, 1),
+        of_remedy(2, Action.RELEASE, 2, start_ns=T0 + 3 * S, end_ns=T0 + 3 * S + S // 2),
+        request(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [(Outcome.DONE, None), (Outcome.SKIPPED, None), (Outcome.FAILED, "failed"), (Outcome.REFUSED, "refused")],
+)
+def test_a_remedy_that_failed_or_refused_is_an_error(outcome: Outcome, error: str | None) -> None:
+    """Of its own: the sync went on, and its other spans are none."""
+    spans = spans_of(record(who(), **own(), remedies=(remedy(Action.FLUSH, outcome),)))
+    attributes = everybody() | {Attribute.REMEDY_OUTCOME: outcome.value}
+    assert spans == (root(), of_rank(), *phases(), of_remedy(0, Action.FLUSH, 1, error=error, attributes=attributes))
+
+
+def test_remedy_of_another_rank_and_in_a_callers_trace() -> None:
+    """On the rank that did it, and beside its phases."""
+    assert spans_of(record(who(1), **own(1), remedies=(remedy(Action.SERIALIZE),)))[-1] == of_remedy(
+        0, Action.SERIALIZE, 1, 1
+    )
+    [there] = [
+        one for one in spans_of(record(who(), **joined(), remedies=(remedy(Action.WAIT),))) if "wait" in one.name
+    ]
+    assert there == of_remedy(0, Action.WAIT, 1, trace_id=CALLER[0])
+
+
+def test_a_remedy_that_outlasts_its_phase_keeps_its_times() -> None:
+    """A retry sends again in a phase of its own: it is under the one that it began in."""
+    [retry] = spans_of(record(who(), **own(), remedies=(remedy(Action.RETRY, duration_ns=3 * S - 1),)))[-1:]
+    assert retry == of_remedy(0, Action.RETRY, 1, end_ns=T0 + 4 * S - 1)
 
 
 # Several requests.
@@ -686,6 +752,24 @@ def random_exchange(dice: random.Random, within: PhaseSpan) -> Exchange:
     )
 
 
+def random_remedies(dice: random.Random, phases: tuple[PhaseSpan, ...]) -> tuple[Remedy, ...]:
+    """Each begins and ends in one phase."""
+    made = []
+    for within in dice.choices(phases, k=dice.randint(0, 3)):
+        begin = dice.randint(0, within.duration_ns)
+        left = within.duration_ns - begin
+        made.append(
+            Remedy(
+                action=dice.choice(list(Action)),
+                outcome=dice.choice(list(Outcome)),
+                offset_ns=within.offset_ns + begin,
+                duration_ns=dice.randint(0, left),
+                detail=dice.choice(("", "why")),
+            )
+        )
+    return tuple(made)
+
+
 def random_event(dice: random.Random, rank: int, sequence: int) -> SyncRecord | ProcessLost:
     """The end of a sync on one rank, in its own trace or in a caller's, told by its process or by the exporter."""
     parts = random_phases(dice)
@@ -715,6 +799,7 @@ def random_event(dice: random.Random, rank: int, sequence: int) -> SyncRecord | 
         weights_applied=dice.choice(list(Applied)),
         exchanges=exchanges,
         decisive=dice.randrange(len(exchanges)) if exchanges else None,
+        remedies=random_remedies(random.Random(f"{parts}"), parts),
     )
 
 

@@ -5,6 +5,7 @@ from sglang_telemetry.trace_ids import (
     outside_ids,
     phase_span_id,
     rank_span_id,
+    remedy_span_id,
     request_span_id,
     root_span_id,
     trace_id,
@@ -24,12 +25,13 @@ def test_ids_are_the_same_on_every_rank_and_differ_between_syncs() -> None:
 
 
 def test_no_two_spans_of_a_sync_share_an_id() -> None:
-    """Root, ranks, phases and requests of two ranks, and requests outside of syncs."""
+    """Root, ranks, phases, requests and remedies of two ranks, and requests outside of syncs."""
     ranks = [IdentitySource(run="r", run_id="one", rank=n, world_size=2, environ={}).current() for n in (0, 1)]
     ids = [root_span_id(ranks[0], 1)]
     for rank in ranks:
         ids += [rank_span_id(rank, 1), *(phase_span_id(rank, 1, n) for n in range(9))]
         ids += [*(request_span_id(rank, 1, n) for n in range(9)), *(outside_ids(rank, n)[1] for n in range(9))]
+        ids += [remedy_span_id(rank, 1, n) for n in range(9)]
     assert len(set(ids)) == len(ids)
     assert {len(one) for one in ids} == {16}
     assert len(outside_ids(ranks[0], 1)[0]) == 32

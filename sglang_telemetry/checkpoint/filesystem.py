@@ -81,6 +81,16 @@ def fs_type_of(path: str, mounts: str) -> str | None:
     return root[1]
 
 
+def mount_points() -> frozenset[str]:
+    """Paths that something is mounted on, as this process sees them; none where the system does not say."""
+    try:
+        text = os.fsdecode(_MOUNTS.read_bytes())
+    except OSError:
+        return frozenset()
+    fields = (line.split(" ") for line in text.splitlines())
+    return frozenset(_OCTAL.sub(lambda found: chr(int(found[1], 8)), one[4]) for one in fields if len(one) > 4)
+
+
 @functools.lru_cache(maxsize=64)
 def _here(path: str, device: int) -> str | None:
     """Asked once for a path on a device: a host can have thousands of mounts, and a sync is looked at each time."""

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sglang_telemetry.exporter.settings import parse_duration
 from sglang_telemetry.names import Env
-from sglang_telemetry.preflight import Finding, Level, Report
+from sglang_telemetry.preflight import Finding, Level, Report, release
 from sglang_telemetry.preflight import run as preflight
 from sglang_telemetry.server_truth.keys import Keys
 
@@ -52,6 +52,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="also send each server, if it is idle, an empty folder, which it refuses, and its own weights; new "
         "requests wait meanwhile",
     )
+    parser.add_argument(
+        "--release",
+        action="store_true",
+        help="do nothing of that, and continue generation on each server that was left paused",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.set_defaults(function=run)
 
@@ -68,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     alone = arguments.checkpoint is not None and not arguments.server
     if not arguments.server and not alone:
         raise ValueError("--server is missing: write --server http://10.0.0.7:30000")
+    if arguments.release:
+        return _release(arguments)
     if arguments.shared_path is None and not alone:
         raise ValueError("--shared-path is missing: write the folder that the trainer writes checkpoints to")
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -84,7 +91,19 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    if arguments.json:
+    return _show(report, as_json=arguments.json)
+
+
+def _release(arguments: argparse.Namespace) -> int:
+    others = {"--shared-path": "shared_path", "--model": "model", "--checkpoint": "checkpoint", "--dry-run": "dry_run"}
+    given = [option for option, name in others.items() if getattr(arguments, name)]
+    if given:
+        raise ValueError(f"--release goes with --server alone: leave out {', '.join(given)}")
+    return _show(release(arguments.server, keys=Keys.from_environ(os.environ)), as_json=arguments.json)
+
+
+def _show(report: Report, *, as_json: bool) -> int:
+    if as_json:
         print(report.to_json())
     elif sys.stdout.isatty():
         print_report(report, Console(highlight=False))

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.names import UPDATE_ROUTE, Attribute, Phase, SpanName, phase_span
+from sglang_telemetry.names import UPDATE_ROUTE, Attribute, Outcome, Phase, SpanName, phase_span
 from sglang_telemetry.spans import Span
 
 MAX_RANKS = 8
@@ -27,7 +27,8 @@ _LONGEST = " ◀"
 class _Rank:
     span: Span
     phases: tuple[Span, ...]
-    requests: tuple[Span, ...]
+    within: tuple[Span, ...]
+    """Requests, and what remedies did, in the order of time."""
 
     @property
     def number(self) -> int:
@@ -81,8 +82,8 @@ def _ranks(spans: Sequence[Span]) -> list[_Rank]:
     for span in spans:
         if span.name == SpanName.RANK:
             phases = tuple(below.get((span.trace_id, span.span_id), ()))
-            requests = tuple(one for phase in phases for one in below.get((span.trace_id, phase.span_id), ()))
-            rank = _Rank(span, phases, requests)
+            within = [one for phase in phases for one in below.get((span.trace_id, phase.span_id), ())]
+            rank = _Rank(span, phases, tuple(sorted(within, key=lambda one: one.start_ns)))
             if rank.phases or rank.number not in found:  # a span that only stands in for another has no phases
                 found[rank.number] = rank
     return [found[number] for number in sorted(found)]
@@ -116,14 +117,15 @@ def _tree(rank: _Rank, whole_ns: int, *, is_longest: bool) -> Tree:
     if is_longest:
         label.append(_LONGEST, style="yellow")
     tree = Tree(label, guide_style="dim")
-    shown = [one for one in rank.phases if one.error or one.duration_ns * 200 >= whole_ns]
+    remedied = {one.parent_span_id for one in rank.within if not one.client}
+    shown = [one for one in rank.phases if one.error or one.span_id in remedied or one.duration_ns * 200 >= whole_ns]
     longest = max((one for one in rank.phases if one.name not in _WAITS), key=lambda one: one.duration_ns, default=None)
     for phase in shown:
         marked = is_longest and phase is longest
         branch = tree.add(_line(phase, rank, whole_ns, marked=marked))
-        for request in rank.requests:
-            if request.parent_span_id == phase.span_id:
-                branch.add(_request(request, marked=marked))
+        for one in rank.within:
+            if one.parent_span_id == phase.span_id:
+                branch.add(_request(one, marked=marked) if one.client else _remedy(one))
     return tree
 
 
@@ -146,6 +148,14 @@ def _request(request: Span, *, marked: bool) -> Text:
     text.append(str(status), style="red" if request.error else "green")
     if marked:
         text.append(_LONGEST, style="yellow")
+    return text
+
+
+def _remedy(remedy: Span) -> Text:
+    outcome = remedy.attributes.get(Attribute.REMEDY_OUTCOME)
+    text = Text(f"{remedy.name.rpartition('.')[2]} {_seconds(remedy.duration_ns)}")
+    if outcome != Outcome.DONE:
+        text.append(f" {outcome}", style="red" if remedy.error else "dim")
     return text
 
 

@@ -186,7 +186,7 @@ class Exporter:
     def targets(self) -> Mapping[str, InFlight]:
         """For the probes."""
         with self._lock:
-            return targets_of(self._metrics.tally)
+            return {**dict.fromkeys(self._probes.left_paused(), ()), **targets_of(self._metrics.tally)}
 
     def catch_up(self) -> None:
         """For the probes: a look may outlast the exporter, and must not open a journal again."""

@@ -12,9 +12,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from sglang_telemetry.events import CheckpointInspected, Event, ProcessLost, ServerSeen, SyncRecord, SyncResolved
+from sglang_telemetry.events import (
+    CheckpointInspected,
+    Event,
+    Identity,
+    ProcessEnded,
+    ProcessLost,
+    Remedied,
+    ServerSeen,
+    SyncRecord,
+    SyncResolved,
+)
 from sglang_telemetry.exporter.per_server import of_each_server
 from sglang_telemetry.names import Component
+from sglang_telemetry.server_truth import paused
 from sglang_telemetry.server_truth.client import Look, Reach, look
 from sglang_telemetry.server_truth.keys import Keys
 from sglang_telemetry.server_truth.reconcile import Resolved, ServerState
@@ -122,13 +133,25 @@ class Probes:
                     servers = [server for server, state in self._states.items() if state.note_inspected(event)]
                 for server in servers:
                     self._soon(server)
-            case ProcessLost() if event.sync is not None and event.sync.coordinator:
-                self._unknown(event.sync.target.server, event.identity.run, event.sync.at, event.at)
+            case Remedied() if event.target.server is not None:
+                with self._lock:
+                    paused.note(self._state(event.target.server).paused, event)
+            case ProcessEnded():
+                self._gone(event.identity)
+            case ProcessLost():
+                self._gone(event.identity)
+                if event.sync is not None and event.sync.coordinator:
+                    self._unknown(event.sync.target.server, event.identity.run, event.sync.at, event.at)
 
     def saved(self) -> list[ServerState]:
         """All that is known, to be written down."""
         with self._lock:
             return copy.deepcopy(list(self._states.values()))
+
+    def left_paused(self) -> list[str]:
+        """Servers that a trainer left paused which is gone: they are looked at until they are ready."""
+        with self._lock:
+            return [server for server, state in self._states.items() if any(map(paused.is_left, state.paused.values()))]
 
     def forget(self, *, but: set[str]) -> None:
         """Forget the servers that no run uses any more."""
@@ -189,6 +212,9 @@ class Probes:
                 current=state.current() if told else {},
                 confirmed={run: version.sequence for run, version in state.confirmed.items()},
                 confirmed_of={run: version.run_id for run, version in state.confirmed.items()},
+                left_paused=paused.left(state.paused) if up else (),
+                newly_left_paused=noticed.left_paused,
+                released=paused.released(state.paused),
             )
             lasting = noticed.restarted or state.lasting() != before
         for one in noticed.resolved:  # first, so that nothing is confirmed that is not published
@@ -245,6 +271,12 @@ class Probes:
                 state = self._state(server)
                 state.url = url or state.url
                 state.note_sync(of_server)
+            self._soon(server)
+
+    def _gone(self, identity: Identity) -> None:
+        with self._lock:
+            servers = [server for server, state in self._states.items() if paused.gone(state.paused, identity)]
+        for server in servers:
             self._soon(server)
 
     def _unknown(self, server: str | None, run: str, began_at: float, ended_at: float) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 from sglang_telemetry.codec import converter, fields_of
 from sglang_telemetry.exporter.follow import Followed
 from sglang_telemetry.server_truth.reconcile import ServerState
-from sglang_telemetry.sinks.tally import Buckets, ProcessState, Tally, process_key
+from sglang_telemetry.sinks.process_state import ProcessState, process_key
+from sglang_telemetry.sinks.series import Buckets
+from sglang_telemetry.sinks.tally import Tally
 
 FILE_NAME = "exporter-state.json"
 VERSION = 1

@@ -8,7 +8,8 @@ from typing import Any, TypeGuard
 
 from sglang_telemetry.events import CheckpointInspected, Event, ProcessLost, ServerSeen, SyncRecord, SyncResolved
 from sglang_telemetry.names import Applied, Component, Result
-from sglang_telemetry.sinks.tally import ProcessState, Tally
+from sglang_telemetry.sinks.process_state import ProcessState
+from sglang_telemetry.sinks.tally import Tally
 
 LateFinding = SyncResolved | CheckpointInspected
 _KEPT = 20

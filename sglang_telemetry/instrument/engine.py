@@ -1,25 +1,30 @@
 """One call of an engine's ``update_policy``: open a sync, put the seams in, call, put them out, close, re-raise."""
 
 import contextlib
+import functools
 import inspect
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sglang_telemetry.events import Target
+from sglang_telemetry.events import SyncRecord
 from sglang_telemetry.identity import process_group
 from sglang_telemetry.instrument.context import attach
-from sglang_telemetry.instrument.http import RecordingHttp, Request, is_update, timeout_of
+from sglang_telemetry.instrument.http import Around, Request, Sender, is_update, timeout_of
 from sglang_telemetry.instrument.inspection import Inspection, Inspector
+from sglang_telemetry.instrument.lent import Lent
 from sglang_telemetry.instrument.outside import Outside
-from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, swap, watch
+from sglang_telemetry.instrument.reading import Place, attribute, folder_of, layers_of, target_of
+from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, watch
 from sglang_telemetry.instrument.sync import Recorder, Sync
 from sglang_telemetry.names import Phase
-from sglang_telemetry.text import server_of
+from sglang_telemetry.remedies.options import Remedies
+
+if TYPE_CHECKING:
+    from sglang_telemetry.instrument.remedies import EngineRemedies
 
 METHOD = "update_policy"
 REQUESTING = ("rollout", "generate", "flush_cache")
@@ -59,24 +64,6 @@ def check(engine: object) -> None:
         method = getattr(method, "__wrapped__", None)
 
 
-def target_of(engine: object) -> Target:
-    """Where an engine's syncs go, read from its attributes where it has them."""
-    base_url = _attribute(engine, "base_url")
-    return Target(
-        server=server_of(base_url) if isinstance(base_url, str) else None,
-        timeout_seconds=timeout_of(_attribute(engine, "timeout")),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where an engine says that its syncs go: base URL, checkpoint folder, and the time-out in seconds."""
-
-    url: str | None = None
-    folder: str | None = None
-    timeout_seconds: float | None = None
-
-
 class EngineInstrument:
     """Wraps ``engine.update_policy``, and those of its methods that send other requests.
 
@@ -85,6 +72,11 @@ class EngineInstrument:
         recorder: Makes the syncs.
         on_error: Told of every error of ours; never raises.
         inspect_checkpoints: What is sent is looked at beside the sync.
+        remedies: What is done against failed syncs.
+        locks: Folder of the locks that trainers of this host share.
+
+    Raises:
+        ValueError: A remedy cannot work with this engine.
     """
 
     def __init__(
@@ -94,20 +86,27 @@ class EngineInstrument:
         on_error: Callable[[BaseException], None],
         *,
         inspect_checkpoints: bool = True,
+        remedies: Remedies | None = None,
+        locks: Path | None = None,
     ) -> None:
         self._engine, self._recorder, self._on_error = engine, recorder, on_error
+        original = getattr(engine, METHOD)
+        asynchronous = inspect.iscoroutinefunction(original)
+        self._remedies: EngineRemedies | None = None
+        if remedies is not None and remedies.names and locks is not None:
+            self._remedies = _remedies_of(engine, remedies, recorder, locks, asynchronous=asynchronous)
         self._busy = threading.Lock()
         self._active = True
-        self._http = _Lent(engine, self)
+        self._http = Lent(engine, self)
         self._outside = Outside(recorder)
         self._inspector = Inspector(recorder.emit, recorder.clock, on_error) if inspect_checkpoints else None
         self._sync: Sync | None = None
-        original = getattr(engine, METHOD)
+        self._model: Any = None
         self._module: dict[str, Any] = getattr(inspect.unwrap(original), "__globals__", {})
-        around = self._around_async if inspect.iscoroutinefunction(original) else self._around
+        around = self._around_async if asynchronous else self._around
         self._restores = [shadow(engine, METHOD, around)]
         for name in REQUESTING:
-            method = _attribute(engine, name)
+            method = attribute(engine, name)
             if inspect.iscoroutinefunction(method):
                 self._restores.append(shadow(engine, name, self._requesting_async))
             elif inspect.isgeneratorfunction(method):
@@ -117,17 +116,19 @@ class EngineInstrument:
 
     def place(self) -> Place:
         """What the engine's attributes say now."""
-        url = _attribute(self._engine, "base_url")
+        url = attribute(self._engine, "base_url")
         return Place(
             url=url if isinstance(url, str) else None,
-            folder=_folder_of(self._engine),
-            timeout_seconds=timeout_of(_attribute(self._engine, "timeout")),
+            folder=folder_of(self._engine),
+            timeout_seconds=timeout_of(attribute(self._engine, "timeout")),
         )
 
     def remove(self) -> None:
         """Take the wrappers off; if somebody wrapped over one, it stays as a plain pass-through."""
         self._active = False
         self.stop_inspecting()
+        if self._remedies is not None:
+            self._guarded(self._remedies.close)
         for restore in self._restores:
             if restore is not None:
                 restore()
@@ -136,6 +137,13 @@ class EngineInstrument:
         """What is looked at now will not be told any more."""
         if self._inspector is not None:
             self._guarded(self._inspector.close)
+
+    def around(self, url: str, sender: Sender) -> Around | None:
+        """What remedies do around a request: only around an update of the sync that has the engine."""
+        sync = self._sync
+        if self._remedies is None or sync is None or sync.over or not is_update(url) or not sync.coordinator:
+            return None
+        return self._remedies.around(sync, url, sender, self._model)
 
     def generated(self, body: bytes | None) -> None:
         """The engine got generated text."""
@@ -218,13 +226,17 @@ class EngineInstrument:
         try:
             if outer is not None and not alone:  # a nested call: it is part of the one that runs
                 return None, restores, alone
-            sync = outer or self._recorder.begin(target_of(self._engine), folder=_folder_of(self._engine))
+            sync = outer or self._recorder.begin(target_of(self._engine), folder=folder_of(self._engine))
             # Of two calls at once on one engine, the second is timed as a whole: seams cannot tell them apart.
             restores.append(self._http.lend())
             if alone:
                 self._sync = sync
                 if self._inspector is not None and sync.inspection is None:
                     sync.inspection = self._guarded(self._inspection, self._inspector, model)
+                if self._remedies is not None:
+                    layers = layers_of(model)
+                    self._model = layers[-1] if layers else None
+                    _add(restores, self._guarded(self._remedies.begin, sync))
                 self._guarded(self._put_seams, sync, model, restores)  # without its seams, a sync is still a sync
             return (None if outer is not None else sync), restores, alone
         except Exception as error:
@@ -237,13 +249,17 @@ class EngineInstrument:
             raise
 
     def _inspection(self, inspector: Inspector, model: Any) -> Inspection:
-        layers = _layers(model)
+        layers = layers_of(model)
         return Inspection(inspector, layers[-1] if layers else None)
+
+    def remedied(self, sync: Sync, record: SyncRecord, raised: BaseException | None) -> bool:
+        """Is the exception of a sync to be kept from the trainer?"""
+        return self._remedies is not None and self._remedies.ended(sync, record, raised)
 
     def finish(self, alone: bool) -> None:
         """The engine is free for another call."""
         if alone:
-            self._sync = None
+            self._sync = self._model = None
             self._busy.release()
 
     def failed(self, error: BaseException) -> None:
@@ -251,10 +267,12 @@ class EngineInstrument:
         self._on_error(error)
 
     def _put_seams(self, sync: Sync, model: Any, restores: list[Restore]) -> None:
-        for layer in _layers(model):
+        for layer in layers_of(model):
             _add(restores, shadow(layer, "state_dict", self._seam(Phase.STATE_DICT, sync, sync.mark_state_dict)))
+            if self._remedies is not None:
+                _add(restores, shadow(layer, "save_pretrained", functools.partial(self._remedies.save, sync)))
             _add(restores, shadow(layer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
-        tokenizer = _attribute(self._engine, "tokenizer")
+        tokenizer = attribute(self._engine, "tokenizer")
         if tokenizer is not None:
             _add(restores, shadow(tokenizer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
         self._put_collectives(sync, restores)
@@ -307,6 +325,7 @@ class EngineInstrument:
             except BaseException as error:
                 self._guarded(sync.saw_error, error, phase)
                 raise
+            sync.passed += 1
             self._guarded(sync.mark, Phase.OTHER)
             return returned
 
@@ -321,7 +340,10 @@ class EngineInstrument:
 
 
 class _Observed:
-    """The wrapping of one call as a context manager that lets every exception through untouched."""
+    """The wrapping of one call as a context manager that lets every exception through untouched.
+
+    But for one that a remedy keeps from the trainer, who gets False then.
+    """
 
     __slots__ = ("_alone", "_instrument", "_leave", "_model", "_restores", "_sync", "returned")
 
@@ -335,57 +357,23 @@ class _Observed:
         self._leave = enter(self._sync) if self._sync is not None else None
         return self
 
-    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> bool:
+        goes_on = False
         try:
             for restore in reversed(self._restores):
                 restore()
             if self._leave is not None:
                 self._leave()
             if self._sync is not None:
-                self._sync.end(returned=self.returned, raised=raised)
+                record = self._sync.end(returned=self.returned, raised=raised)
+                goes_on = self._instrument.remedied(self._sync, record, raised)
+                if goes_on:
+                    self.returned = False
         except Exception as error:
             self._instrument.failed(error)
         finally:
             self._instrument.finish(self._alone)
-
-
-class _Lent:
-    """Puts a recording client in the place of ``engine.http``, as long as any call of the engine needs it.
-
-    Args:
-        engine: Where there is no ``http`` attribute that sends, nothing is done.
-        instrument: Told of the requests.
-    """
-
-    def __init__(self, engine: Any, instrument: EngineInstrument) -> None:
-        self._engine, self._instrument = engine, instrument
-        self._lock = threading.Lock()
-        self._lent: list[tuple[RecordingHttp, Restore]] = []
-        self._users = 0
-
-    def lend(self) -> Restore:
-        """Put it there; the caller gives it back with what is returned."""
-        with self._lock:
-            self._users += 1
-            http = _attribute(self._engine, "http")
-            # The engine may have made itself another client since.
-            if all(http is not recording for recording, _ in self._lent) and self._sends(http):
-                recording = RecordingHttp(http, self._instrument)
-                self._lent.append((recording, swap(vars(self._engine), "http", recording)))
-        return self._give_back
-
-    def _sends(self, http: Any) -> bool:
-        is_client = callable(_attribute(http, "post")) or callable(_attribute(http, "request"))
-        return is_client and not isinstance(getattr(type(self._engine), "http", None), property)
-
-    def _give_back(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users:
-                return
-            for _, restore in reversed(self._lent):
-                restore()
-            self._lent.clear()
+        return goes_on
 
 
 def enter(sync: Sync) -> Restore:
@@ -412,31 +400,15 @@ def running(sync: Sync) -> Iterator[None]:
         leave()
 
 
+def _remedies_of(
+    engine: Any, remedies: Remedies, recorder: Recorder, locks: Path, *, asynchronous: bool
+) -> "EngineRemedies":
+    """Imported here, for those alone who want any."""
+    from sglang_telemetry.instrument.remedies import EngineRemedies
+
+    return EngineRemedies(remedies, engine, recorder, locks, asynchronous=asynchronous)
+
+
 def _add(restores: list[Restore], restore: Restore | None) -> None:
     if restore is not None:
         restores.append(restore)
-
-
-def _layers(model: Any) -> list[Any]:
-    """The model and what it wraps: DistributedDataParallel and torch.compile, in either order."""
-    layers: list[Any] = []
-    while model is not None and len(layers) < 8 and all(model is not layer for layer in layers):
-        layers.append(model)
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and type(model).__name__ in {"DistributedDataParallel", "DataParallel"}:
-            inner = getattr(model, "module", None)
-        model = inner
-    return layers
-
-
-def _folder_of(engine: object) -> str | None:
-    folder = _attribute(engine, "shared_ckpt_path")
-    return os.fspath(folder) if isinstance(folder, str | os.PathLike) and folder else None
-
-
-def _attribute(engine: object, name: str) -> Any:
-    """An attribute that an engine may or may not have, or have as a property that is not ready yet."""
-    try:
-        return getattr(engine, name, None)
-    except Exception:
-        return None

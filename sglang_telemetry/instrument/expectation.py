@@ -10,7 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_telemetry.checkpoint.errors import CheckpointError
+from sglang_telemetry.checkpoint.headers import read_headers
 from sglang_telemetry.checkpoint.tensors import TensorSpec
+from sglang_telemetry.checkpoint.validate import Verdict, verdict_of
 from sglang_telemetry.instrument.model import Ties, tensors_of, trained_in
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
@@ -42,6 +45,21 @@ def expected_of(model: Any, found: Collection[str]) -> Expected:
     return Expected(
         tensors={name: spec for name, spec in tensors.items() if name in trained and there & kin_of(name)}, ties=ties
     )
+
+
+def verdict_for(model: Any, folder: str) -> Verdict:
+    """Is the checkpoint in a folder whole, and is it the one of a model?
+
+    Args:
+        model: As for :func:`expected_of`.
+        folder: The checkpoint.
+    """
+    try:
+        headers = read_headers(folder)
+    except CheckpointError:
+        return verdict_of(folder)
+    expected = expected_of(model, headers.tensors)
+    return verdict_of(folder, headers=headers, expected=expected.tensors, ties=expected.ties)
 
 
 def kin_of(name: str) -> set[str]:

@@ -34,11 +34,18 @@ class Request(Protocol):
         """It was answered, or will not be."""
 
 
+Around = Callable[[Callable[[dict[str, Any]], Any], dict[str, Any]], Any]
+"""Takes what sends a request with other keyword arguments, and those of the engine; returns what the engine gets."""
+
+
 class Listener(Protocol):
     """Who is told of requests."""
 
     def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> Request | None:
         """A request begins; None when nobody wants to know of it."""
+
+    def around(self, url: str, sender: "Sender") -> "Around | None":
+        """What is done around a request; None for most, which are sent as they are."""
 
     def generated(self, body: bytes | None) -> None:
         """A route that generates has answered 200; None when the body cannot be read without touching a stream."""
@@ -66,7 +73,7 @@ class RecordingHttp:
     def __getattr__(self, name: str) -> Any:
         value = getattr(object.__getattribute__(self, "_target"), name)
         if name in _METHODS and callable(value):
-            return _Sender(name, value, object.__getattribute__(self, "_listener"))
+            return Sender(self._target, name, value, object.__getattribute__(self, "_listener"))
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -90,12 +97,33 @@ def _same(value: Any) -> Any:
     return value
 
 
-class _Sender:
-    def __init__(self, method: str, send: Callable[..., Any], listener: Listener) -> None:
+class Sender:
+    """One method of a client that sends.
+
+    Args:
+        client: Whose method it is.
+        method: Its name.
+        send: The method.
+        listener: Told before and after.
+    """
+
+    def __init__(self, client: Any, method: str, send: Callable[..., Any], listener: Listener) -> None:
+        self.client = client
         self._method, self._send, self._listener = method, send, listener
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Send, and tell."""
         method, url = self._guarded(_method_and_url, self._method, args, kwargs) or ("", "")
+        around: Around | None = self._guarded(self._listener.around, url, self)
+        if around is None:
+            return self._once(method, url, args, kwargs)
+        return around(lambda arguments: self._once(method, url, args, arguments), kwargs)
+
+    def post(self, url: str, **kwargs: Any) -> Any:
+        """Another request by the same client, told like all others."""
+        return Sender(self.client, "post", self.client.post, self._listener)._once("POST", url, (url,), kwargs)
+
+    def _once(self, method: str, url: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request: Request | None = self._guarded(self._listener.request_started, method, url, kwargs)
         if request is not None and request.traceparent is not None:
             kwargs = self._guarded(with_traceparent, self._send, args, kwargs, request.traceparent) or kwargs

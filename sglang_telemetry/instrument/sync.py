@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,18 +16,21 @@ from sglang_telemetry.events import (
     Event,
     Exchange,
     PhaseStarted,
+    Remedied,
+    Remedy,
     SyncRecord,
     SyncStarted,
     Target,
 )
 from sglang_telemetry.identity import IdentitySource
 from sglang_telemetry.instrument.context import TraceContext, active
-from sglang_telemetry.instrument.http import host_of, is_update, path_in, timeout_of, transport_of
+from sglang_telemetry.instrument.http import is_update, path_in, timeout_of, transport_of
 from sglang_telemetry.instrument.inspection import Inspection
-from sglang_telemetry.instrument.probe import Probe
 from sglang_telemetry.instrument.rollouts import Rollouts
+from sglang_telemetry.instrument.updates import Updates, proxied
 from sglang_telemetry.instrument.weight_version import tagged, version_in
-from sglang_telemetry.names import Applied, Phase, Result, Transport
+from sglang_telemetry.names import Action, Applied, Outcome, Phase, Result, Transport
+from sglang_telemetry.remedies.retry import Failed
 from sglang_telemetry.tags import tag_of
 from sglang_telemetry.text import clean, clean_url, server_of
 from sglang_telemetry.timeline import Clock, Timeline
@@ -50,6 +52,7 @@ class Recorder:
         clock: Where time comes from.
         propagate: The engine's requests carry ``traceparent``.
         tag_weights: Updates that name no weight version are sent with one that names the sync.
+        on_error: Told of every error of ours; never raises.
     """
 
     def __init__(
@@ -60,7 +63,9 @@ class Recorder:
         *,
         propagate: bool = True,
         tag_weights: bool = False,
+        on_error: Callable[[BaseException], None] | None = None,
     ) -> None:
+        self.on_error = on_error or (lambda error: None)
         self.identity = identity
         self.emit = emit
         self.clock = clock
@@ -109,7 +114,7 @@ class Sync:
         self._trace_id = trace_id(self._identity, sequence) if joined is None else joined.trace_id
         self._parent_span_id = joined.span_id if joined is not None else None
         self._exchanges: list[Exchange] = []
-        self._updates: dict[str, tuple[int, Recorded]] = {}
+        self._updates = Updates()
         self._lock = threading.Lock()
         self._under_way = 0
         self.over = False
@@ -118,7 +123,10 @@ class Sync:
         self._errors: list[tuple[Phase, BaseException]] = []
         self._printed: list[str] = []
         self._failure_text: str | None = None
-        self._probe: Probe | None = None
+        self._refused: tuple[FailureCause, Phase, str] | None = None
+        self._remedies: list[Remedy] = []
+        self.passed = 0
+        """Collectives of the engine that have come to their end."""
         self._tag = (version or tag_of(self._identity, sequence)) if recorder.tag_weights else None
         self._sent: str | None = None
         self.inspection: Inspection | None = None
@@ -135,6 +143,11 @@ class Sync:
                 parent_span_id=self._parent_span_id,
             )
         )
+
+    @property
+    def coordinator(self) -> bool:
+        """This rank sends the update, and counts the sync."""
+        return self._coordinator
 
     @property
     def context(self) -> TraceContext | None:
@@ -165,6 +178,49 @@ class Sync:
                 exchange_index=index,
             )
         )
+
+    def failed(self, error: BaseException) -> None:
+        """Something of ours broke in this sync."""
+        self.recorder.on_error(error)
+
+    def waits(self) -> None:
+        """What comes now is neither saving nor sending."""
+        self.mark(Phase.OTHER)
+
+    def offset_ns(self) -> int:
+        """Nanoseconds since the start."""
+        return self._timeline.offset_ns()
+
+    def remedied(
+        self, action: Action, outcome: Outcome, began_ns: int, detail: str = "", *, server: str | None = None
+    ) -> None:
+        """A remedy did something, about that server of several."""
+        remedy = Remedy(
+            action=action,
+            outcome=outcome,
+            offset_ns=began_ns,
+            duration_ns=self.offset_ns() - began_ns,
+            detail=clean(detail, limit=1024),
+        )
+        self._remedies.append(remedy)
+        self.recorder.emit(
+            Remedied(
+                identity=self._identity,
+                sequence=self._sequence,
+                at=self.recorder.clock.wall(),
+                trace_id=self._trace_id,
+                target=self._target if server is None else replace(self._target, server=server),
+                remedy=remedy,
+            )
+        )
+
+    def refused(self, cause: FailureCause, text: str) -> None:
+        """A remedy does not let the update be sent."""
+        self._refused = (cause, self.phase, clean(text))
+
+    def failure(self, url: str) -> Failed | None:
+        """How the last update to that URL failed, as far as it is known now; None when the server took it."""
+        return self._updates.failure(url, lambda: self._look(deep=True))
 
     def mark_state_dict(self) -> None:
         """The weights are being gathered, unless that is part of a save."""
@@ -258,18 +314,16 @@ class Sync:
             last = not self._under_way
         if last:
             self.mark(Phase.OTHER)
-        self._updates[exchange.url] = (index, replace(recorded, exchange=exchange))
-        if recorded.error is not None and self._target.server is not None:
-            self._probe = Probe(self._target.server)
+        self._updates.add(index, replace(recorded, exchange=exchange), self._target.server)
 
     def fail(self, text: str) -> None:
         """The caller knows that this sync failed."""
         self._failure_text = text
 
-    def end(self, *, returned: object = None, raised: BaseException | None = None) -> None:
+    def end(self, *, returned: object = None, raised: BaseException | None = None) -> SyncRecord:
         """Close the sync and tell the sinks."""
         phase = self.phase
-        decisive, recorded = self._decisive()
+        decisive, recorded = self._updates.decisive()
         if recorded is not None:
             self._target = replace(self._target, server=server_of(recorded.exchange.url) or self._target.server)
         reached_before = self.recorder.reached
@@ -279,9 +333,11 @@ class Sync:
         if decisive is not None and recorded is not None:  # of many servers, its place may be a later one's by now
             self._exchanges[decisive] = recorded.exchange
         if len(self._updates) > 1:
-            for index, one in self._updates.values():
-                self._exchanges[index] = replace(self._exchanges[index], weights_applied=_taken(one))
+            for index, applied in self._updates.taken():
+                self._exchanges[index] = replace(self._exchanges[index], weights_applied=applied)
         there = self._look(deep=result is Result.FAILURE)
+        if self._refused is not None and self._refused[0] is FailureCause.CHECKPOINT_INVALID:
+            there = None  # what was refused may not be what lies in the folder now
         record = SyncRecord(
             identity=self._identity,
             sequence=self._sequence,
@@ -301,6 +357,7 @@ class Sync:
             checkpoint=there,
             reached_before=reached_before,
             version=self._version or (clean(self._sent, limit=256) if self._sent is not None else None),
+            remedies=tuple(self._remedies),
         )
         if result is Result.FAILURE:
             try:
@@ -320,6 +377,7 @@ class Sync:
         if self.inspection is not None:
             self.inspection.ended(record)
         self._note_taken(record)
+        return record
 
     def _note_taken(self, record: SyncRecord) -> None:
         """So that rollouts can be told apart; a rank that sends nothing itself knows what the coordinator's tag is."""
@@ -331,19 +389,7 @@ class Sync:
 
     @property
     def _recorded(self) -> Recorded | None:
-        return self._decisive()[1]
-
-    def _decisive(self) -> tuple[int | None, Recorded | None]:
-        """The update that decides: of several servers, the first that did not take the weights when asked last.
-
-        Where all of them did, the one that was asked first.
-        """
-        chosen: tuple[int | None, Recorded | None] = (None, None)
-        for index, recorded in self._updates.values():
-            if recorded.failed:
-                return index, recorded
-            chosen = chosen if chosen[1] is not None else (index, recorded)
-        return chosen
+        return self._updates.decisive()[1]
 
     def _in_trace(self, span_id: str) -> TraceContext:
         caller = self._caller
@@ -354,6 +400,8 @@ class Sync:
     def _recognises(self, text: str, handled: BaseException | None) -> bool:
         if handled is not None and str(handled) and str(handled) in text:
             return True
+        if self._refused is not None:
+            return self._refused[2][:40] in text
         if self._recorded is None or not self._recorded.failed:
             return False
         body, status = self._recorded.exchange.response_text, self._recorded.exchange.status_code
@@ -363,11 +411,14 @@ class Sync:
         if isinstance(raised, _CANCELLED):
             return Result.CANCELLED
         failed_request = self._recorded is not None and self._recorded.failed
-        if raised is not None or returned is False or failed_request or self._failure_text is not None:
+        refused = self._refused is not None
+        if raised is not None or returned is False or failed_request or refused or self._failure_text is not None:
             return Result.FAILURE
         return Result.SUCCESS
 
     def _applied(self, result: Result) -> Applied:
+        if self._refused is not None:
+            return Applied.NO
         if self._recorded is not None and not self._recorded.failed:
             return Applied.YES
         if self._under_way:  # a thread of the engine's still sends
@@ -386,6 +437,16 @@ class Sync:
             return None
 
     def _explained(self, record: SyncRecord, raised: BaseException | None, phase: Phase) -> SyncRecord:
+        if self._refused is not None:
+            cause, at, text = self._refused
+            return replace(
+                record,
+                cause=cause,
+                failed_phase=at,
+                weights_applied=Applied.NO,
+                error_type=cause.value,
+                error_text=text,
+            )
         cause, applied = classify(
             Evidence(
                 coordinator=self._coordinator,
@@ -396,8 +457,8 @@ class Sync:
                 printed=tuple(self._printed),
                 checkpoint=record.checkpoint,
                 last_payload_bytes=self.recorder.last_payload_bytes,
-                proxied=_proxied(self._recorded),
-                accepting=self._probe.accepting if self._probe else None,
+                proxied=proxied(self._recorded),
+                accepting=self._updates.accepting,
             )
         )
         error_type, error_text = self._error(raised)
@@ -451,22 +512,3 @@ class Sending:
     def ended(self, recorded: Recorded) -> None:
         """It was answered, or will not be."""
         self._sync.request_ended(self._index, recorded, update=self._update)
-
-
-def _taken(recorded: Recorded) -> Applied:
-    """Did this one of several servers take the weights?"""
-    if not recorded.failed:
-        return Applied.YES
-    try:
-        return classify(Evidence(coordinator=True, recorded=recorded))[1]
-    except Exception:  # an exception whose text raises, say
-        return Applied.UNKNOWN
-
-
-def _proxied(recorded: Recorded | None) -> bool:
-    """Does a proxy variable apply to the URL of this exchange?"""
-    host = host_of(recorded.exchange.url) if recorded is not None else None
-    if host is None:
-        return False
-    proxies = urllib.request.getproxies_environment()
-    return bool(proxies.keys() - {"no"}) and not urllib.request.proxy_bypass_environment(host, proxies)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ and a file that is written is removed. Every finding says what was seen and one 
 """
 
 from sglang_telemetry.preflight.findings import Check, Finding, Level, Report
+from sglang_telemetry.preflight.release import release
 from sglang_telemetry.preflight.story import run
 
-__all__ = ["Check", "Finding", "Level", "Report", "run"]
+__all__ = ["Check", "Finding", "Level", "Report", "release", "run"]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from sglang_telemetry.events import CheckpointInspected, SyncRecord
 from sglang_telemetry.names import Applied, Evidence
 from sglang_telemetry.server_truth.client import Look, ModelInfo, Reach
+from sglang_telemetry.server_truth.paused import Paused, end, looked
 from sglang_telemetry.server_truth.synced import Bytes, Claim, Interval, Sighting, Synced, is_start, synced
 from sglang_telemetry.tags import verifiable
 
@@ -46,11 +47,15 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed:
-    """What one look tells beyond what it shows: a restart, an older version, and which syncs were taken or not."""
+    """What one look tells beyond what it shows: a restart, an older version, and which syncs were taken or not.
+
+    And the runs that have left it paused, of which that was not known before.
+    """
 
     restarted: bool = False
     went_back: bool = False
     resolved: tuple[Resolved, ...] = ()
+    left_paused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,7 @@ class ServerState:
         versions: The last few weight versions that were sent, and what they stand for.
         confirmed: By run, the last sync that the server was seen to run.
         confirmed_before: By run, the one before that, in case it turns out otherwise.
+        paused: By run, the pause of a sync of which no end is known.
     """
 
     server: str
@@ -117,6 +123,7 @@ class ServerState:
     versions: dict[str, Version] = field(default_factory=dict)
     confirmed: dict[str, Version] = field(default_factory=dict)
     confirmed_before: dict[str, Version] = field(default_factory=dict)
+    paused: dict[str, Paused] = field(default_factory=dict)
 
     def note_sync(self, record: SyncRecord) -> None:
         """A coordinator's sync to this server has ended."""
@@ -198,7 +205,10 @@ class ServerState:
             went_back = self._shows_an_older(seen.info)
             resolved += self._sighted(seen)
         self.version = look.version or (None if restarted else self.version)
-        return Noticed(restarted=restarted, went_back=went_back, resolved=tuple(resolved))
+        if restarted:
+            end(self.paused)
+        left = looked(self.paused, ready=look.ready, began_at=began_at)
+        return Noticed(restarted=restarted, went_back=went_back, resolved=tuple(resolved), left_paused=left)
 
     def current(self) -> dict[str, bool]:
         """By run, does it show the weights that the run synced last; without the runs of which that is unknown."""
@@ -216,7 +226,7 @@ class ServerState:
     def lasting(self) -> object:
         """What is worth saving when it changes; when it was looked at last is not."""
         gone = self.gone_at is not None
-        known = (self.runs, self.open, self.versions, self.confirmed, self.wavering, self.memory_saver)
+        known = (self.runs, self.open, self.versions, self.confirmed, self.wavering, self.memory_saver, self.paused)
         return (self.url, self.seen_up, gone, self.version, self.start, self.loaded, repr(known), dict(self.ended))
 
     def _sighted(self, seen: Sighting) -> Iterator[Resolved]:

@@ -8,52 +8,44 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, TextIO
 
 import structlog
 
-from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.codec import to_json
 from sglang_telemetry.events import (
     CheckpointInspected,
     EnginePrint,
     Event,
-    Identity,
+    Remedied,
     ServerSeen,
     SyncRecord,
     SyncResolved,
     SyncStarted,
     TelemetryError,
 )
-from sglang_telemetry.names import LOGGER, Applied, Attribute, Component, Env, LogEvent, Result
+from sglang_telemetry.names import LOGGER, Component, Env, LogEvent
+from sglang_telemetry.sinks.log_fields import (
+    LEVEL_AND_NAME,
+    RESTARTED,
+    WENT_BACK,
+    inspected_fields,
+    left_paused_fields,
+    record_fields,
+    remedied_as,
+    remedied_fields,
+    resolved_as,
+    resolved_fields,
+    sync_fields,
+    who,
+)
 from sglang_telemetry.sinks.pretty import render_pretty
 from sglang_telemetry.text import clean, is_terminal
 
 FORMATS = ("auto", "json", "console")
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
-# One line a sync is an error: the coordinator's. What other ranks say stands beside it, not instead of it.
-_LEVEL_AND_NAME = {
-    (Result.SUCCESS, True): ("info", LogEvent.SUCCEEDED),
-    (Result.SUCCESS, False): ("debug", LogEvent.SUCCEEDED),
-    (Result.FAILURE, True): ("error", LogEvent.FAILED),
-    (Result.FAILURE, False): ("warning", LogEvent.FAILED),
-    (Result.CANCELLED, True): ("warning", LogEvent.CANCELLED),
-    (Result.CANCELLED, False): ("debug", LogEvent.CANCELLED),
-}
-
-
-_RESTARTED = "it serves its START weights until the next sync, unless it was started with what was synced last"
-_WENT_BACK = "it shows the weight version of an earlier sync: did somebody send older weights, or label them so?"
-_NOT_APPLIED = {
-    "cause": FailureCause.NOT_APPLIED.value,
-    "hint": FailureCause.NOT_APPLIED.hint,
-    "runbook": FailureCause.NOT_APPLIED.runbook,
-}
-_SAME = "is this the model that is trained, and does its optimizer step?"
-_NEW = "the weights ARE new, do not send them again"
 
 
 class LogSink:
@@ -98,24 +90,24 @@ class LogSink:
         """
         match event:
             case SyncRecord():
-                self._write(*_LEVEL_AND_NAME[event.result, event.coordinator], lambda: record_fields(event))
+                self._write(*LEVEL_AND_NAME[event.result, event.coordinator], lambda: record_fields(event))
             case SyncStarted():
-                self._write("debug", LogEvent.STARTED, lambda: _who(event.identity) | _sync(event))
+                self._write("debug", LogEvent.STARTED, lambda: who(event.identity) | sync_fields(event))
             case EnginePrint():
                 level = "debug" if event.recognised else "warning"
                 fields = {"sequence": event.sequence, "text": event.text}
-                self._write(level, LogEvent.ENGINE_PRINT, lambda: _who(event.identity) | fields)
+                self._write(level, LogEvent.ENGINE_PRINT, lambda: who(event.identity) | fields)
                 return _enabled(logging.ERROR if event.recognised else logging.WARNING)
             case CheckpointInspected() if event.mixed:
-                self._write("error", LogEvent.NOT_APPLIED, lambda: _inspected(event))
+                self._write("error", LogEvent.NOT_APPLIED, lambda: inspected_fields(event))
             case CheckpointInspected() if event.unchanged:
-                self._write("warning", LogEvent.SAME_BYTES, lambda: _inspected(event))
+                self._write("warning", LogEvent.SAME_BYTES, lambda: inspected_fields(event))
             case SyncResolved():
-                self._write(*_resolved_as(event), lambda: _resolved(event))
-            case ServerSeen() if event.restarted:
-                self._write("warning", LogEvent.SERVER_RESTARTED, lambda: {"server": event.server, "hint": _RESTARTED})
-            case ServerSeen() if event.went_back:
-                self._write("warning", LogEvent.SERVER_WENT_BACK, lambda: {"server": event.server, "hint": _WENT_BACK})
+                self._write(*resolved_as(event), lambda: resolved_fields(event))
+            case Remedied():
+                self._write(*remedied_as(event), lambda: remedied_fields(event))
+            case ServerSeen():
+                self._server_seen(event)
             case TelemetryError() if event.component not in self._told:
                 self._told.add(event.component)
                 fields = {"component": event.component, "text": event.text, "hint": "the training goes on; said once"}
@@ -126,6 +118,14 @@ class LogSink:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _server_seen(self, event: ServerSeen) -> None:
+        for run in event.newly_left_paused:
+            self._write("error", LogEvent.SERVER_LEFT_PAUSED, partial(left_paused_fields, event, run))
+        if event.restarted:
+            self._write("warning", LogEvent.SERVER_RESTARTED, lambda: {"server": event.server, "hint": RESTARTED})
+        elif event.went_back:
+            self._write("warning", LogEvent.SERVER_WENT_BACK, lambda: {"server": event.server, "hint": WENT_BACK})
 
     def _write(self, level: str, event: LogEvent, fields: Callable[[], Mapping[str, Any]]) -> None:
         if not _enabled(_LEVELS[level]):
@@ -167,116 +167,3 @@ def _enabled(level: int) -> bool:
     if logger.hasHandlers() or logger.level != logging.NOTSET:
         return logger.isEnabledFor(level)
     return level >= logging.INFO and not logger.disabled and logger.manager.disable < level
-
-
-def _who(identity: Identity) -> dict[str, Any]:
-    return {
-        "run": identity.run,
-        "run_id": identity.run_id,
-        "rank": identity.rank,
-        "world_size": identity.world_size,
-        Attribute.HOST.value: identity.host,
-        Attribute.PID.value: identity.pid,
-    }
-
-
-def _sync(event: SyncStarted | SyncRecord) -> dict[str, Any]:
-    return {
-        "sequence": event.sequence,
-        "version": event.version,
-        "server": event.target.server,
-        "transport": event.target.transport.value,
-        "trace_id": event.trace_id,
-    }
-
-
-def _inspected(event: CheckpointInspected) -> dict[str, Any]:
-    cause = _NOT_APPLIED if event.mixed else {"hint": _SAME}
-    return {
-        **_who(event.identity),
-        **_of_sync(event),
-        **cause,
-        "checkpoint.path": event.path,
-        **({"checkpoint.fault": event.fault} if event.mixed else {"compared_bytes": event.sampled_bytes}),
-    }
-
-
-def _resolved_as(event: SyncResolved) -> tuple[str, LogEvent]:
-    if event.applied is event.claimed:
-        return "debug", LogEvent.RESOLVED
-    if event.applied is Applied.NO and event.claimed is Applied.YES:
-        return "error", LogEvent.NOT_APPLIED
-    return "warning", LogEvent.RESOLVED
-
-
-def _resolved(event: SyncResolved) -> dict[str, Any]:
-    refuted = event.applied is Applied.NO and event.claimed is Applied.YES
-    late = event.applied is Applied.YES and event.claimed is not Applied.YES
-    return {
-        **_who(event.identity),
-        **_of_sync(event),
-        **(_NOT_APPLIED if refuted else {}),
-        **({"hint": f"the sync was told as failed: {_NEW}"} if late else {}),
-        "weights_applied": event.applied.value,
-        "claimed": event.claimed.value,
-        "evidence": event.evidence.value,
-        "delay_seconds": round(event.delay_seconds, 3),
-        "shown": event.shown,
-    }
-
-
-def _of_sync(event: CheckpointInspected | SyncResolved) -> dict[str, Any]:
-    return {"sequence": event.sequence, "server": event.target.server, "trace_id": event.trace_id}
-
-
-def record_fields(record: SyncRecord) -> dict[str, Any]:
-    """All that a log line says of a sync, under OpenTelemetry's attribute names; unknown values are left out."""
-    exchange, checkpoint = record.exchange, record.checkpoint
-    fields = _who(record.identity) | _sync(record)
-    fields |= {
-        "span_id": record.span_id,
-        "result": record.result.value,
-        "duration_seconds": round(record.duration_ns / 1e9, 6),
-        "phases": {phase.value: round(seconds, 6) for phase, seconds in record.phase_seconds().items()},
-        "weights_applied": record.weights_applied.value,
-        "attempts": record.attempts,
-    }
-    if record.cause is not None:
-        fields |= {"cause": record.cause.value, "hint": hint(record), "runbook": record.cause.runbook}
-        fields |= {"failed_phase": record.failed_phase.value if record.failed_phase is not None else None}
-    fields |= {Attribute.ERROR_TYPE.value: record.error_type, Attribute.ERROR_MESSAGE.value: record.error_text}
-    if exchange is not None:
-        fields |= {
-            Attribute.HTTP_METHOD.value: exchange.method,
-            Attribute.URL.value: exchange.url,
-            Attribute.HTTP_STATUS.value: exchange.status_code,
-            Attribute.HTTP_RESPONSE_SIZE.value: exchange.response_bytes,
-            "response_text": exchange.response_text,
-            "request_seconds": round(exchange.duration_ns / 1e9, 6),
-            "errno": exchange.error_errno,
-            "timeout_seconds": record.target.timeout_seconds,
-        }
-    if checkpoint is not None:
-        fields |= {
-            "checkpoint.path": checkpoint.path,
-            "checkpoint.files": checkpoint.files,
-            "checkpoint.bytes": checkpoint.bytes,
-            "checkpoint.fault": checkpoint.fault,
-            "free_bytes": checkpoint.free_bytes,
-        }
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def hint(record: SyncRecord) -> str:
-    """The first thing to do, with what this record adds to the cause's own hint."""
-    if record.cause is None:
-        return ""
-    text = record.cause.hint
-    if record.cause is FailureCause.UNREACHABLE and record.weights_applied is Applied.UNKNOWN:
-        return f"{text} (it closed the connection without an answer, and accepts connections: a proxy, or a restart?)"
-    if record.cause is FailureCause.UNREACHABLE:
-        known = "it answered before: it went away" if record.reached_before else "never reached since start"
-        return f"{text} ({known})"
-    if record.cause is not FailureCause.PEER and record.weights_applied is Applied.YES:
-        return f"{text}; {_NEW}"
-    return text

@@ -17,7 +17,9 @@ from prometheus_client.samples import Exemplar
 from sglang_telemetry import names
 from sglang_telemetry.events import Checkpoint, Event, ServerSeen
 from sglang_telemetry.names import Component, Exit, Metric
-from sglang_telemetry.sinks.tally import Buckets, Labels, ProcessState, Tally
+from sglang_telemetry.sinks.process_state import ProcessState
+from sglang_telemetry.sinks.series import IN_NANOSECONDS, Buckets, Labels
+from sglang_telemetry.sinks.tally import Tally
 
 _LIVE: tuple[Metric, ...] = (
     names.ACTIVE,
@@ -30,10 +32,12 @@ _LIVE: tuple[Metric, ...] = (
     names.PUBLISHED,
     names.CONFIRMED,
     names.UNCHANGED,
+    names.STALE_SYNCS,
     names.STEP_SHARE,
     names.SERVER_UP,
     names.SERVER_READY,
     names.SERVER_CURRENT,
+    names.SERVER_LEFT_PAUSED,
     names.SHARED_PATH_FREE,
     names.SHARED_PATH_FREE_INODES,
     names.SHARED_PATH_WRITABLE,
@@ -81,8 +85,9 @@ class MetricsSink(Collector):
     def _family(self, metric: Metric, gauges: dict[str, dict[Labels, float]], servers: dict[str, ServerSeen]) -> Family:
         if metric.kind == "counter":
             counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+            unit = 1e9 if metric.name in IN_NANOSECONDS else 1
             for labels, count in self.tally.counters.get(metric.name, {}).items():
-                counter.add_metric(labels, count)
+                counter.add_metric(labels, count / unit)
             return counter
         if metric.kind == "histogram":
             histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
@@ -140,6 +145,9 @@ def _gauges(tally: Tally, servers: dict[str, ServerSeen]) -> dict[str, dict[Labe
             gauges[names.SERVER_CURRENT.name][(run, server)] = float(current)
         for run, sequence in sorted(seen.confirmed.items()):
             gauges[names.CONFIRMED.name][(run, server)] = float(sequence)
+    for server, seen in sorted(tally.servers.items()):  # the trainer that left it so is not among those that live
+        for run in (*seen.left_paused, *seen.released):
+            gauges[names.SERVER_LEFT_PAUSED.name][(run, server)] = float(run in seen.left_paused)
     if tally.watched is not None:
         gauges[names.WATCHED_WRITABLE.name][()] = float(tally.watched.writable)
         for host, age in sorted(tally.watched.ages.items()):
@@ -156,6 +164,7 @@ def _coordinator(gauges: dict[str, dict[Labels, float]], state: ProcessState) ->
         (names.PUBLISHED, (run, server), state.published),
         (names.STEP_SHARE, (run,), state.step_share),
         (names.UNCHANGED, (run,), state.unchanged),
+        (names.STALE_SYNCS, (run,), state.stale),
         (names.SHARED_PATH_FREE, (run,), path.free_bytes if path is not None else None),
         (names.SHARED_PATH_FREE_INODES, (run,), path.free_inodes if path is not None else None),
         (names.SHARED_PATH_WRITABLE, (run,), _writable(path)),

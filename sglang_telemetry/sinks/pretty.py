@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.names import LogEvent, Phase
+from sglang_telemetry.names import LogEvent, Outcome, Phase
 
 _INDENT = " " * 9
 _WIDTH = 400
@@ -24,7 +24,7 @@ def render_pretty(fields: Mapping[str, Any]) -> str:
     """Render one event.
 
     Args:
-        fields: As made by :func:`sglang_telemetry.sinks.log.record_fields`, with ``event``, ``level``, ``timestamp``.
+        fields: As made in :mod:`sglang_telemetry.sinks.log_fields`, with ``event``, ``level``, ``timestamp``.
     """
     time = str(fields.get("timestamp", ""))[11:19]
     head = f"{time} {str(fields.get('level', '')).upper():<7} {fields.get('event')}"
@@ -35,6 +35,10 @@ def render_pretty(fields: Mapping[str, Any]) -> str:
         return f"{head}  component={fields.get('component')}  {_short(fields.get('text'))}  ({fields.get('hint')})"
     if event in {LogEvent.SERVER_RESTARTED, LogEvent.SERVER_WENT_BACK}:
         return f"{head}  {fields.get('server')}\n{_INDENT}first:  {fields.get('hint')}"
+    if event == LogEvent.SERVER_LEFT_PAUSED:
+        return f"{head}  {fields.get('server')}  run={fields.get('run')}\n{_INDENT}first:  {fields.get('hint')}"
+    if event in {LogEvent.REMEDY, LogEvent.RETRIED, LogEvent.CONTINUED_STALE}:
+        return "\n".join([f"{head}  {_remedied(fields)}  {_where(fields)}", *_grounds(fields)])
     if event in {LogEvent.NOT_APPLIED, LogEvent.RESOLVED, LogEvent.SAME_BYTES}:
         return "\n".join([f"{head}  {_verdict(fields)}  {_where(fields)}", *_grounds(fields)])
     if event == LogEvent.STARTED:
@@ -42,6 +46,7 @@ def render_pretty(fields: Mapping[str, Any]) -> str:
     lines = [f"{head}  {_summary(fields)}  {_where(fields)}"]
     if event == LogEvent.FAILED:
         lines += _explanation(fields)
+    lines += _remedies(fields)
     lines.append(_phases(fields))
     return "\n".join(lines)
 
@@ -75,8 +80,17 @@ def _verdict(fields: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def _remedied(fields: Mapping[str, Any]) -> str:
+    """What a remedy did; one that takes no time by its nature names none."""
+    spent = fields.get("duration_seconds", 0)
+    took = f" in {_seconds(spent)} s" if spent else ""
+    return f"{fields.get('action')} {fields.get('outcome')}{took}  {fields.get('server') or 'an unknown server'}"
+
+
 def _grounds(fields: Mapping[str, Any]) -> list[str]:
+    """What is said below the first line: why, where, what to do, and the trace."""
     lines = [f"{_INDENT}shows:  {_short(fields['shown'])}"] if fields.get("shown") else []
+    lines += [f"{_INDENT}detail: {_short(fields['detail'])}"] if fields.get("detail") else []
     if fields.get("checkpoint.path"):
         fault = fields.get("checkpoint.fault")
         lines.append(f"{_INDENT}folder: {fields['checkpoint.path']}{f': {_short(fault)}' if fault else ''}")
@@ -121,9 +135,23 @@ def _folder(fields: Mapping[str, Any]) -> str:
     return f"{fields['checkpoint.path']}: {state}{counted}{f', {free} free' if free else ''}"
 
 
+def _remedies(fields: Mapping[str, Any]) -> list[str]:
+    """One row, if there were any; an outcome is named unless it is done."""
+    told = [
+        f"{one['action']} {_seconds(one['duration_seconds'])}"
+        + ("" if one["outcome"] == Outcome.DONE else f" {one['outcome']}")
+        for one in fields.get("remedies") or ()
+    ]
+    return [f"{_INDENT}remedies: {' | '.join(told)}"] if told else []
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.{2 if seconds >= 0.1 else 3}f}"
+
+
 def _phases(fields: Mapping[str, Any]) -> str:
     spent = (fields.get("phases") or {}).items()
-    phases = " | ".join(f"{name} {seconds:.{2 if seconds >= 0.1 else 3}f}" for name, seconds in spent)
+    phases = " | ".join(f"{name} {_seconds(seconds)}" for name, seconds in spent)
     return f"{_INDENT}phases: {phases}      trace {fields.get('trace_id')}"
 
 

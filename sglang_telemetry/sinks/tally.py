@@ -4,16 +4,11 @@ Counters and histograms belong to a run and outlive its processes; gauges of som
 the processes that live, so that they disappear with them.
 """
 
-import statistics
-from bisect import bisect_left
-from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import replace
 
 from sglang_telemetry import names
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.events import (
-    Checkpoint,
     CheckpointInspected,
     Event,
     Identity,
@@ -22,6 +17,7 @@ from sglang_telemetry.events import (
     ProcessLost,
     ProcessStarted,
     ProcessUnwatched,
+    Remedied,
     RolloutsSeen,
     ServerSeen,
     SyncRecord,
@@ -31,98 +27,18 @@ from sglang_telemetry.events import (
     TelemetryError,
     WatchedPath,
 )
-from sglang_telemetry.names import UPDATE_ROUTE, Applied, Evidence, Exit, Metric, Phase, Policy, Result
+from sglang_telemetry.names import UPDATE_ROUTE, Action, Applied, Evidence, Exit, Outcome, Phase, Policy, Result
+from sglang_telemetry.sinks import remedy_counts
+from sglang_telemetry.sinks.process_state import ProcessKey, ProcessState, process_key
+from sglang_telemetry.sinks.series import Exemplar, Labels, Series
 from sglang_telemetry.text import server_of
 
-T = TypeVar("T")
-Labels = tuple[str, ...]
-INTERVALS_KEPT = 32
 
-
-@dataclass(slots=True)
-class Exemplar:
-    """The last sync that fell into a bucket: its trace id, seconds, and Unix seconds of its end."""
-
-    trace_id: str
-    value: float
-    at: float
-
-
-@dataclass(slots=True)
-class Buckets:
-    """One histogram: counts by bucket (not cumulated, the last is +Inf), the sum, and an exemplar a bucket."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(names.BUCKETS) + 1))
-    sum: float = 0.0
-    exemplars: dict[int, Exemplar] = field(default_factory=dict)
-
-    def observe(self, value: float, exemplar: Exemplar | None = None) -> None:
-        """Count one value in seconds."""
-        index = bisect_left(names.BUCKETS, value)
-        self.counts[index] += 1
-        self.sum += value
-        if exemplar is not None:
-            self.exemplars[index] = exemplar
-
-
-@dataclass(slots=True)
-class ProcessState:
-    """What is known of one trainer process. ``alive`` is None when it cannot be told."""
-
-    identity: Identity
-    started_at: float
-    coordinator: bool = False
-    engine: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    target: Target = field(default_factory=Target)
-    alive: bool | None = None
-    ended_at: float | None = None
-    how: Exit | None = None
-    sequence: int | None = None
-    active: bool = False
-    phase: Phase | None = None
-    phase_at: float | None = None
-    last_start: float | None = None
-    last_result: Result | None = None
-    last_duration: float | None = None
-    last_phases: dict[str, float] = field(default_factory=dict)
-    given_interval: float | None = None
-    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
-    step_share: float | None = None
-    payload_bytes: int | None = None
-    shared_path: Checkpoint | None = None
-    published: int | None = None
-    unchanged: int | None = None
-    beside: tuple[str, ...] = ()
-    """Servers that its last sync went to beside the target."""
-
-    def servers(self) -> tuple[str, ...]:
-        """All servers that it syncs to, the target first."""
-        return (*([self.target.server] if self.target.server is not None else ()), *self.beside)
-
-    @property
-    def expected_interval(self) -> float | None:
-        """Seconds between two syncs: given, else the median of the observed."""
-        if self.given_interval is not None:
-            return self.given_interval
-        return statistics.median(self.intervals) if self.intervals else None
-
-
-ProcessKey = tuple[str, str, int, str, int]
-
-
-def process_key(identity: Identity) -> ProcessKey:
-    """What tells one process from another."""
-    return (identity.run, identity.run_id, identity.rank, identity.host, identity.pid)
-
-
-class Tally:
+class Tally(Series):
     """All counts of all runs in sight."""
 
     def __init__(self) -> None:
-        self.counters: dict[str, dict[Labels, int]] = {}
-        self.stamps: dict[str, dict[Labels, float]] = {}
-        self.histograms: dict[str, dict[Labels, Buckets]] = {}
+        super().__init__()
         self.processes: dict[ProcessKey, ProcessState] = {}
         self.servers: dict[str, ServerSeen] = {}
         self.watched: WatchedPath | None = None
@@ -139,6 +55,8 @@ class Tally:
                 if state.active:
                     state.phase = event.phase
                     state.phase_at = (state.last_start or 0.0) + event.offset_ns / 1e9
+            case Remedied():
+                self._remedied(event)
             case SyncRecord():
                 self._sync_ended(event)
             case ProcessEnded() | ProcessLost():
@@ -149,8 +67,8 @@ class Tally:
                 self._inspected(event)
             case RolloutsSeen():
                 for policy in Policy:
-                    self._count(names.ROLLOUTS, (event.identity.run, policy.value), event.counts.get(policy.value, 0))
-                self._count(names.ROLLOUTS_ABORTED, (event.identity.run,), event.aborted)
+                    self.count(names.ROLLOUTS, (event.identity.run, policy.value), event.counts.get(policy.value, 0))
+                self.count(names.ROLLOUTS_ABORTED, (event.identity.run,), event.aborted)
             case SyncResolved():
                 self._resolved(event)
             case ServerSeen():
@@ -158,9 +76,9 @@ class Tally:
             case WatchedPath():
                 self.watched = event
             case TelemetryError():
-                self._count(names.TELEMETRY_ERRORS, (event.component.value,), event.count)
+                self.count(names.TELEMETRY_ERRORS, (event.component.value,), event.count)
                 if event.count and event.at is not None:
-                    self._stamp(names.TELEMETRY_LAST_ERROR, (event.component.value,), event.at)
+                    self.stamp(names.TELEMETRY_LAST_ERROR, (event.component.value,), event.at)
             case _:
                 pass
 
@@ -214,9 +132,7 @@ class Tally:
         runs = {key[0] for key in self.processes}
         servers = self.targets()
         self.servers = {server: seen for server, seen in self.servers.items() if server in servers}
-        self.counters = {name: _left(name, series, runs, servers) for name, series in self.counters.items()}
-        self.stamps = {name: _left(name, series, runs, servers) for name, series in self.stamps.items()}
-        self.histograms = {name: _left(name, series, runs, servers) for name, series in self.histograms.items()}
+        self.keep(runs, servers)
         return True
 
     def _process_started(self, event: ProcessStarted) -> None:
@@ -233,22 +149,24 @@ class Tally:
             versions=dict(event.versions),
             target=event.target,
             given_interval=event.expected_interval_seconds,
+            stale=0 if "on_failure" in event.remedies else None,
         )
-        self._stamp(names.PROCESS_START, (event.identity.run, str(event.identity.rank)), event.at)
+        self.stamp(names.PROCESS_START, (event.identity.run, str(event.identity.rank)), event.at)
         for component in names.Component:
-            self._count(names.TELEMETRY_ERRORS, (component.value,), 0)
+            self.count(names.TELEMETRY_ERRORS, (component.value,), 0)
         if event.coordinator and event.target.server is not None:
             self._born(event.identity.run, event.target)
         for how in Exit:
-            self._count(names.PROCESS_EXITS, (event.identity.run, how.value), 0)
+            self.count(names.PROCESS_EXITS, (event.identity.run, how.value), 0)
+        remedy_counts.announce(self, event.identity.run, event.remedies)
 
     def _born(self, run: str, target: Target) -> None:
         """Every series of a target exists at 0 before its first failure, or increase() would miss that one."""
         labels = _target_labels(run, target)
         for cause in FailureCause:
-            self._count(names.FAILURES, (*labels, cause.value), 0)
+            self.count(names.FAILURES, (*labels, cause.value), 0)
         for result in Result:
-            self._count(names.ATTEMPTS, (*labels, result.value), 0)
+            self.count(names.ATTEMPTS, (*labels, result.value), 0)
 
     def _state(self, identity: Identity) -> ProcessState:
         key = process_key(identity)
@@ -278,6 +196,12 @@ class Tally:
         if event.coordinator:
             self._born(event.identity.run, event.target)
 
+    def _remedied(self, event: Remedied) -> None:
+        remedy_counts.count(self, event)
+        if (event.remedy.action, event.remedy.outcome) == (Action.CONTINUE_STALE, Outcome.DONE):
+            state = self._state(event.identity)
+            state.stale = (state.stale or 0) + 1
+
     def _sync_ended(self, record: SyncRecord) -> None:
         run, rank = record.identity.run, str(record.identity.rank)
         state = self._state(record.identity)
@@ -286,25 +210,26 @@ class Tally:
         state.sequence, state.last_result, state.last_duration = record.sequence, record.result, seconds
         phases = record.phase_seconds()
         waited = phases.get(Phase.BROADCAST, 0.0) + phases.get(Phase.BARRIER, 0.0)
-        self._observe(names.RANK_WAIT, (run, rank), waited)
+        self.observe(names.RANK_WAIT, (run, rank), waited)
         if not record.coordinator:
             return
         state.last_phases = {phase.value: spent for phase, spent in phases.items()}
         labels = _target_labels(run, record.target)
         self._born(run, record.target)
-        self._observe(
+        self.observe(
             names.DURATION,
             (*labels, record.result.value),
             seconds,
             Exemplar(trace_id=record.trace_id, value=seconds, at=record.ended_at),
         )
         for phase, spent in phases.items():
-            self._observe(names.PHASE_DURATION, (run, phase.value), spent)
-        self._count(names.ATTEMPTS, (*labels, record.result.value), 1)
-        self._count(names.ATTEMPTS, (*labels, Result.FAILURE.value), max(0, record.attempts - 1))
+            self.observe(names.PHASE_DURATION, (run, phase.value), spent)
+        self.count(names.ATTEMPTS, (*labels, record.result.value), 1)
+        self.count(names.ATTEMPTS, (*labels, Result.FAILURE.value), max(0, record.attempts - 1))
         server = record.target.server or ""
         if record.result is Result.SUCCESS:
-            self._stamp(names.LAST_SUCCESS, (run, server), record.ended_at)
+            self.stamp(names.LAST_SUCCESS, (run, server), record.ended_at)
+            state.stale = None if state.stale is None else 0
         elif record.result is Result.FAILURE:
             cause = record.cause or FailureCause.UNKNOWN
             self._failed(run, record.target, cause, record.ended_at, record.trace_id)
@@ -326,10 +251,10 @@ class Tally:
         state.alive, state.ended_at, state.how = False, event.at, event.how
         state.active, state.phase, state.phase_at = False, None, None
         run = event.identity.run
-        self._count(names.PROCESS_EXITS, (run, event.how.value), 1)
-        self._stamp(names.PROCESS_LAST_EXIT, (run, event.how.value), event.at)
+        self.count(names.PROCESS_EXITS, (run, event.how.value), 1)
+        self.stamp(names.PROCESS_LAST_EXIT, (run, event.how.value), event.at)
         if isinstance(event, ProcessLost) and was_active and state.coordinator and event.result is not None:
-            self._count(names.ATTEMPTS, (*_target_labels(run, state.target), event.result.value), 1)
+            self.count(names.ATTEMPTS, (*_target_labels(run, state.target), event.result.value), 1)
             if event.result is Result.FAILURE:
                 trace_id = event.sync.trace_id if event.sync is not None else None
                 self._failed(run, state.target, FailureCause.TRAINER_LOST, event.at, trace_id)
@@ -343,7 +268,7 @@ class Tally:
 
     def _resolved(self, event: SyncResolved) -> None:
         labels = (event.identity.run, event.target.server or "", event.claimed.value, event.applied.value)
-        self._observe(
+        self.observe(
             names.CONFIRMATION_DELAY,
             labels,
             event.delay_seconds,
@@ -359,19 +284,19 @@ class Tally:
     def _not_applied(self, event: CheckpointInspected | SyncResolved) -> None:
         """Counted, and no stamp of a failed sync: the page for this is that of the server that is not current."""
         labels = _target_labels(event.identity.run, event.target)
-        self._count(names.FAILURES, (*labels, FailureCause.NOT_APPLIED.value), 1)
+        self.count(names.FAILURES, (*labels, FailureCause.NOT_APPLIED.value), 1)
 
     def _server_seen(self, event: ServerSeen) -> None:
         self.servers[event.server] = event
-        self._count(names.SERVER_RESTARTS, (event.server,), int(event.restarted))
-        self._count(names.SERVER_WENT_BACK, (event.server,), int(event.went_back))
+        self.count(names.SERVER_RESTARTS, (event.server,), int(event.restarted))
+        self.count(names.SERVER_WENT_BACK, (event.server,), int(event.went_back))
         if event.restarted:
-            self._stamp(names.SERVER_LAST_RESTART, (event.server,), event.at)
+            self.stamp(names.SERVER_LAST_RESTART, (event.server,), event.at)
 
     def _failed(self, run: str, target: Target, cause: FailureCause, at: float, trace_id: str | None) -> None:
-        self._count(names.FAILURES, (*_target_labels(run, target), cause.value), 1)
+        self.count(names.FAILURES, (*_target_labels(run, target), cause.value), 1)
         labels = (run, target.server or "", cause.value)
-        self._stamp(names.LAST_FAILURE, labels, at)
+        self.stamp(names.LAST_FAILURE, labels, at)
         if trace_id is None or self.stamps[names.LAST_FAILURE.name][labels] != at:  # one that is told late
             return
         traces = self.stamps.setdefault(names.LAST_FAILURE_TRACE.name, {})
@@ -379,29 +304,6 @@ class Tally:
             del traces[known]
         traces[(*labels, trace_id)] = at
 
-    def _count(self, metric: Metric, labels: Labels, by: int) -> None:
-        series = self.counters.setdefault(metric.name, {})
-        series[labels] = series.get(labels, 0) + by
-
-    def _stamp(self, metric: Metric, labels: Labels, at: float) -> None:
-        series = self.stamps.setdefault(metric.name, {})
-        series[labels] = max(series.get(labels, 0.0), at)
-
-    def _observe(self, metric: Metric, labels: Labels, value: float, exemplar: Exemplar | None = None) -> None:
-        self.histograms.setdefault(metric.name, {}).setdefault(labels, Buckets()).observe(value, exemplar)
-
 
 def _target_labels(run: str, target: Target) -> Labels:
     return (run, target.server or "", target.transport.value)
-
-
-_OF_US = {names.TELEMETRY_ERRORS.name, names.TELEMETRY_LAST_ERROR.name}
-_OF_SERVERS = {names.SERVER_RESTARTS.name, names.SERVER_LAST_RESTART.name, names.SERVER_WENT_BACK.name}
-
-
-def _left(name: str, series: dict[Labels, T], runs: set[str], servers: set[str]) -> dict[Labels, T]:
-    """The series of one metric whose run, or whose server, is still used."""
-    if name in _OF_US:
-        return series
-    used = servers if name in _OF_SERVERS else runs
-    return {labels: value for labels, value in series.items() if labels[0] in used}

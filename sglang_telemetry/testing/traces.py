@@ -53,7 +53,11 @@ class SyncTrace:
 
     def requests(self, rank: int = 0) -> tuple[Span, ...]:
         """The CLIENT spans of a rank in their order."""
-        return tuple(request for phase in self.phases(rank) for request in self._below(phase))
+        return tuple(one for phase in self.phases(rank) for one in self._below(phase) if one.client)
+
+    def remedies(self, rank: int = 0) -> tuple[Span, ...]:
+        """The spans of what remedies did on a rank, in their order."""
+        return tuple(one for phase in self.phases(rank) for one in self._below(phase) if not one.client)
 
     def assert_complete(self, *, ranks: int = 1) -> None:
         """Check what holds for the trace of every sync.

@@ -30,7 +30,7 @@ from sglang_telemetry.events import (
     Target,
 )
 from sglang_telemetry.names import Component, Phase, Result
-from tests.bench import traces
+from tests.bench import remedies, traces
 from tests.bench.instant import engine
 from tests.harness.exporter import ExporterProcess
 from tests.harness.minimind import SavableModel
@@ -193,6 +193,12 @@ def main() -> None:
         row(f"share of a sync of 64 M parameters (bare: {big * 1e3:.0f} ms)", 100 * added / big, "%", 0.5)
         looked = f"{look * 1e3:.2g} ms small, {big_look * 1e3:.2g} ms with 64 M parameters"
         table.add_row("the look, in a thread beside the sync", looked, "", "")
+        progress("what each remedy adds to a good sync, small and of 64 M parameters")
+        for name, wanted in remedies.REMEDIES.items():
+            _, little = remedies.cost(folder / f"{name}-small", wanted, SavableModel(), PAIRS // 10)
+            whole, much = remedies.cost(folder / f"{name}-big", wanted, SavableModel(width=2000, layers=16), BIG_PAIRS)
+            said = f"{little * 1e3:.2f} ms small, {much * 1e3:.1f} ms ({100 * much / whole:.1f} %) with 64 M parameters"
+            table.add_row(f"added by {name}", said, "", "")
         progress("memory of 10 trainer processes")
         more = memory(folder / "memory")
         row(

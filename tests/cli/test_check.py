@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import requests
 from rich.console import Console
 
 from sglang_telemetry.cli.check import lines_of, print_report
@@ -237,3 +238,40 @@ def test_keys_that_contradict(tmp_path: Path) -> None:
         "sglang-telemetry check: SGLANG_TELEMETRY_API_KEY and SGLANG_TELEMETRY_API_KEY_FILE are both set: "
         "unset one of them\n"
     )
+
+
+def test_a_server_that_was_left_paused_is_released() -> None:
+    """Once; a second time there is nothing to do, and one that is away is a failure."""
+    with FakeSGLang() as server:
+        assert requests.post(f"{server.url}/pause_generation", json={}, timeout=10).status_code == 200
+        done = check("--server", server.url, "--release")
+        assert (done.returncode, done.stdout.splitlines()) == (
+            0,
+            [f"ok    ready  {server.host_port}  released: generation goes on", "1 ok."],
+        )
+        assert server.state().paused is None
+        again = json.loads(check("--server", server.url, "--release", "--json").stdout)
+        assert again["findings"][0]["reason"] == "it was not paused: /ready answers 200"
+        assert sum(one.path == "/continue_generation" for one in server.requests) == 1
+    away = check("--server", server.url, "--release")
+    assert away.returncode == 2
+    assert "nobody listens" in away.stdout
+
+
+def test_a_release_wants_the_admin_key() -> None:
+    """And shows it when it is given."""
+    with FakeSGLang(admin_api_key="secret-key") as server:
+        key = {"Authorization": "Bearer secret-key"}
+        assert requests.post(f"{server.url}/pause_generation", json={}, headers=key, timeout=10).status_code == 200
+        refused = check("--server", server.url, "--release")
+        assert refused.returncode == 2
+        assert "/continue_generation answers 401: it wants the admin key" in refused.stdout
+        done = check("--server", server.url, "--release", SGLANG_TELEMETRY_ADMIN_API_KEY="secret-key")
+        assert (done.returncode, server.state().paused) == (0, None)
+
+
+def test_a_release_does_nothing_else(tmp_path: Path) -> None:
+    """What else is asked for with it is refused."""
+    done = check("--server", "http://127.0.0.1:1", "--release", "--shared-path", tmp_path, "--dry-run")
+    assert done.returncode == 2
+    assert "--release goes with --server alone: leave out --shared-path, --dry-run" in done.stderr

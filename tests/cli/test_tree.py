@@ -13,16 +13,16 @@ from rich.console import Console
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.cli.last_failure import last_failure
 from sglang_telemetry.cli.tree import MAX_RANKS, print_tree
-from sglang_telemetry.events import Exchange, PhaseSpan, PhaseStarted, ProcessEnded, ProcessStarted
+from sglang_telemetry.events import Exchange, PhaseSpan, PhaseStarted, ProcessEnded, ProcessStarted, Remedy
 from sglang_telemetry.journal.folder import make_private
-from sglang_telemetry.names import Exit, Phase, Result
+from sglang_telemetry.names import Action, Exit, Outcome, Phase, Result
 from sglang_telemetry.sinks.journal import JournalSink
 from sglang_telemetry.spans import Span, spans_of
 from sglang_telemetry.trace_ids import trace_id
-from tests.sinks import SERVER, START, begun, record, who
+from tests.sinks import SERVER, START, begun, record, remedy, who
 
 
-def spans_of_rank(rank: int, *, ranks: int = 2, waits: float = 3.5) -> list[Span]:
+def spans_of_rank(rank: int, *, ranks: int = 2, waits: float = 3.5, remedies: tuple[Remedy, ...] = ()) -> list[Span]:
     """A sync in which rank 0 was refused after 3.5 s and the others waited for it."""
     identity = replace(who(rank), world_size=ranks)
     request = Exchange(
@@ -48,6 +48,7 @@ def spans_of_rank(rank: int, *, ranks: int = 2, waits: float = 3.5) -> list[Span
         duration_ns=offset,
         exchanges=(replace(request, offset_ns=501 * 10**6),) if rank == 0 else (),
         decisive=0 if rank == 0 else None,
+        remedies=remedies,
     )
     return list(spans_of(done))
 
@@ -70,6 +71,28 @@ def test_who_waited_for_whom() -> None:
         "├── save          0.50  ━···········     └── broadcast     3.50  ━━━━━━━━━━··",
         "└── request       3.50  ·━━━━━━━━━━━ ◀",
         "    └── POST 400 ◀",
+    ]
+
+
+def test_what_remedies_did() -> None:
+    """Below their phase, in the order of time with its request; what went wrong is named, and no phase is too short."""
+    remedies = (
+        remedy(Action.TIMEOUT, offset_ns=0, duration_ns=0),
+        remedy(Action.VALIDATE, offset_ns=101 * 10**6, duration_ns=4 * 10**6),
+        remedy(Action.FLUSH, Outcome.FAILED, offset_ns=502 * 10**6, duration_ns=10**9),
+        remedy(Action.WAIT, Outcome.SKIPPED, offset_ns=503 * 10**6, duration_ns=0),
+    )
+    lines = [line.rstrip() for line in shown(spans_of_rank(0, remedies=remedies)).splitlines()]
+    assert lines[2:] == [
+        "rank 0            4.01  server_busy ◀",
+        "├── setup        0.001  ━···········",
+        "│   └── timeout 0.000",
+        "├── save          0.50  ━···········",
+        "│   └── validate 0.004",
+        "└── request       3.50  ·━━━━━━━━━━━ ◀",
+        "    ├── POST 400 ◀",
+        "    ├── flush 1.00 failed",
+        "    └── wait 0.000 skipped",
     ]
 
 

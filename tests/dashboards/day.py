@@ -41,7 +41,8 @@ class State(StrEnum):
     FAILING = "failing"
     """Three syncs of one run have failed in the last hour, the last one by a time-out two minutes ago: its weights came
     ten seconds later. They have been the same for four syncs. An hour and a half ago an old replica answered for some
-    minutes in the server's place, and took nothing."""
+    minutes in the server's place, and took nothing. The run uses remedies: it waited for the busy server in vain, did
+    not send again what may have been taken, and went on each time."""
     STUCK = "stuck"
     """Rank 0 of one run has been in its request for nine minutes, the others in their broadcast."""
     SERVER_RESTARTED = "server_restarted"
@@ -93,6 +94,7 @@ def _ppo(start: str, end: str) -> Trained:
         timeout=60.0,
         payload=1 << 30,
         aborts=6,
+        remedies=("validate", "publish_atomically", "timeout"),
     )
 
 
@@ -111,6 +113,7 @@ LIVES = [
         },
         rests=((at("07:56"), at("08:02")),),
         frozen=(at("07:37"), at("08:02")),
+        remedies=("validate", "retry", "on_failure"),
     ),
     # A request that never ends; somebody kills the trainer.
     _grpo("08:10", "11:06", how=Exit.LOST, stuck=at("10:50:53")),

@@ -132,6 +132,26 @@ def test_the_weights_of_the_time_out_came_late(day: Prometheus) -> None:
     assert mixed == {(GRPO,): pytest.approx(24, abs=6)}
 
 
+def test_remedies(day: Prometheus) -> None:
+    """Each sync of the quick run was looked at and published; the other went on over three that failed."""
+    now = State.FAILING.now
+    did = by(day, "round(increase(weight_sync_remedies_total[1h])) > 0", now, "run", "action", "outcome")
+    quick = {did.pop((PPO, action, "done")) for action in ("validate", "publish", "timeout")}
+    syncs = by(day, f'round(increase(weight_sync_attempts_total{{run="{PPO}"}}[1h])) > 0', now, "run")[PPO,]
+    assert quick == {syncs}
+    checked = did.pop((GRPO, "validate", "done"))
+    assert checked == pytest.approx(11, abs=3)
+    assert did == {
+        (GRPO, "continue_stale", "done"): 3,
+        (GRPO, "flush", "failed"): 2,
+    }
+    took = by(day, f'increase(weight_sync_remedy_seconds_total{{run="{GRPO}"}}[1h]) > 0', now, "action")
+    assert took == {("validate",): pytest.approx(0.04 * checked, rel=0.1), ("flush",): pytest.approx(10, rel=0.1)}
+    assert by(day, "weight_sync_stale_syncs", now, "run") == {(GRPO,): 1}
+    assert by(day, "weight_sync_stale_syncs", at("07:50"), "run") == {(GRPO,): 0}
+    assert day.query_at("weight_sync_stale_syncs", State.HEALTHY.now) == []
+
+
 def test_an_old_replica_takes_nothing(day: Prometheus) -> None:
     """It showed an older sync, two syncs were not applied although it said so, and its answers were stale."""
     inside, over = at("06:35:45"), at("06:45")

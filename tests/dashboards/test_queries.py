@@ -263,6 +263,53 @@ def test_rollouts_of_several_hosts_are_added(tmp_path: Path) -> None:
         }
 
 
+def test_remedies(day: Prometheus) -> None:
+    """What they did, with what came of it, and what it cost a sync; nothing of a run without them."""
+    assert values(day, "Remedies", at("07:58:30")).keys() == {
+        "continue_stale done",
+        "publish done",
+        "timeout done",
+        "validate done",
+    }
+    assert values(day, "Remedies", State.HEALTHY).keys() == {"publish done", "timeout done", "validate done"}
+    assert values(day, "Seconds of remedies", State.HEALTHY) == {
+        "publish": pytest.approx(0.003, rel=0.1),
+        "validate": pytest.approx(0.04, rel=0.1),
+    }
+    uid, panel = panel_of("Remedies")
+    assert shown(day, uid, panel, State.STUCK, {**EVERYTHING, "run": [GRPO]}).frames == []
+
+
+def test_runs_that_go_on_with_stale_weights(day: Prometheus) -> None:
+    """Beside the others, with the colour of a warning; a run that does not use the remedy has no number."""
+    uid, panel = panel_of("Runs")
+    for state, expected in ((State.FAILING, {GRPO: 1.0, PPO: None}), (State.HEALTHY, None)):
+        [table] = shown(day, uid, panel, state).frames
+        columns = {field.title: field for field in table.fields}
+        assert ("Stale" in columns) == (expected is not None)
+        if expected is not None:
+            assert dict(zip(columns["Run"].values, columns["Stale"].values, strict=True)) == expected
+            assert threshold_colour(1.0, columns["Stale"].config) == colour(WARN)
+            assert threshold_colour(0.0, columns["Stale"].config) != colour(WARN)
+
+
+def test_a_server_that_was_left_paused(tmp_path: Path) -> None:
+    """It is a state of its own, worse than not ready, also when no run lives that asks for it."""
+    attempts = CounterMetricFamily(names.ATTEMPTS.name, names.ATTEMPTS.help, labels=names.ATTEMPTS.labels)
+    for server in ("s:1", "s:2", "s:3", "s:4"):
+        attempts.add_metric(("one", server, "disk", "success"), 1)
+    families = [
+        attempts,
+        gauge(names.SERVER_UP, {("s:2",): 1.0, ("s:3",): 0.0, ("s:4",): 1.0}),
+        gauge(names.SERVER_READY, {("s:2",): 0.0}),
+        gauge(names.SERVER_LEFT_PAUSED, {("one", "s:1"): 1.0, ("one", "s:4"): 0.0}),
+    ]
+    with little(tmp_path, lambda _: {"a": families}) as prometheus:
+        states = values(prometheus, "State of each server", SCALE_NOW)
+        assert states == {"s:1": 4.0, "s:2": 3.0, "s:3": 5.0, "s:4": 1.0}
+        assert values(prometheus, "Server", SCALE_NOW) == {"s:3": 5.0}
+
+
 def test_late_rank(day: Prometheus) -> None:
     """The rank that waits least is the one that comes last."""
     waits = values(day, "Who comes last", State.HEALTHY)

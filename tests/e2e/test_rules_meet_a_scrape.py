@@ -2,7 +2,9 @@
 
 import re
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import requests
 import torch
 
 import sglang_telemetry
+from sglang_telemetry.events import Target
+from sglang_telemetry.names import Action, Exit
 from sglang_telemetry.testing import FakeSGLang, Fault
 from tests.dashboards import board as dashboards
 from tests.e2e.test_survives_the_crash import die
@@ -18,6 +22,7 @@ from tests.harness.assets import recorded, rules
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import wait_until
 from tests.harness.promql import asked_for, queries_in
+from tests.sinks import ended, remedied, started, who
 from tests.testing.checkpoints import write_folder
 
 GIVEN_BY_PROMETHEUS = {"ALERTS"}
@@ -40,6 +45,20 @@ class Engine:
         return str(self.http.post(f"{self.base_url}/generate", json={"text": "x"}, timeout=self.timeout).text)
 
 
+def leave_paused(journals: Path, server: FakeSGLang) -> None:
+    """What a trainer does that is ended between a pause and its end."""
+    assert requests.post(f"{server.url}/pause_generation", json={}, timeout=10).status_code == 200
+    target = Target(server=server.host_port)
+    sink = sglang_telemetry.JournalSink(journals)
+    for event in (
+        started(who(run="gone"), at=time.time()),
+        replace(remedied(who(run="gone"), Action.PAUSE), target=target, at=time.time()),
+        ended(who(run="gone"), at=time.time(), how=Exit.FAILED),
+    ):
+        sink.emit(event)
+    sink.close()
+
+
 @pytest.fixture(scope="module")
 def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
     """Name of a sample to its labels, gathered while a run lives that has seen everything that rules speak of."""
@@ -58,7 +77,10 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[s
         checkpoint = write_folder(folder / "policy", {"weight": torch.zeros(4, dtype=torch.half)})
         engine = Engine(server.url, checkpoint)
         sinks = [sglang_telemetry.JournalSink(folder / "j")]
-        handle = sglang_telemetry.instrument(engine, run="live", sinks=sinks, expected_interval_seconds=60)
+        remedies = sglang_telemetry.Remedies(validate=True, on_failure="continue_stale", stale_syncs=3)
+        handle = sglang_telemetry.instrument(
+            engine, run="live", sinks=sinks, expected_interval_seconds=60, remedies=remedies
+        )
         wait_until(lambda: "weight_sync_server_up" in take(), "the server was looked at before it was synced")
         assert engine.update_policy(None)
         wait_until(lambda: "weight_sync_confirmed_version" in take(), "it was seen to run that sync")
@@ -67,6 +89,9 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[s
         assert not engine.update_policy(None)
         assert engine.update_policy(None)
         wait_until(lambda: "weight_sync_server_current" in take(), "the server was asked what it runs")
+        leave_paused(folder / "j", server)
+        wait_until(lambda: "weight_sync_server_left_paused" in take(), "it was left paused by another trainer")
+        assert requests.post(f"{server.url}/continue_generation", json={}, timeout=10).status_code == 200
         assert engine.update_policy(None)
         wait_until(lambda: "weight_sync_unchanged_syncs" in take(), "the same bytes were sent again")
         die(folder / "j", "kill_in_request", 1, server.url, run="lost")

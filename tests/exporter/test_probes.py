@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from sglang_telemetry.exporter import app, snapshot
 from sglang_telemetry.exporter.app import Exporter
 from sglang_telemetry.exporter.probes import MAX_AT_ONCE, VERSION_SECONDS, InFlight, Probes, targets_of
 from sglang_telemetry.exporter.settings import ExporterSettings
-from sglang_telemetry.names import Applied, Component, Exit, Result
+from sglang_telemetry.names import Action, Applied, Component, Exit, Result
 from sglang_telemetry.server_truth.client import Checksum, Look, ModelInfo, Reach, StartedWith, look
 from sglang_telemetry.server_truth.keys import Keys
 from sglang_telemetry.server_truth.reconcile import ServerState
@@ -40,7 +41,7 @@ from tests.exporter.test_follow import Trainer
 from tests.harness.answers import SUCCESS, Answers, Held
 from tests.harness.exporter import ExporterProcess
 from tests.harness.processes import free_port, wait_until
-from tests.sinks import ended, record, started, who
+from tests.sinks import ended, record, remedied, started, who
 from tests.testing.checkpoints import tensors, write_folder
 
 SECONDS = 5.0
@@ -735,3 +736,48 @@ def test_a_real_sync_is_followed_by_a_look(tmp_path: Path) -> None:
             "it is looked at again, long before the hour is over",
         )
         assert [path for path, _, _ in server.requests if "update" in path] == ["/update_weights_from_disk"]
+
+
+def test_a_server_that_was_left_paused_is_looked_at_until_it_is_ready(tmp_path: Path) -> None:
+    """Its trainer is gone, and so is nobody else's interest in it; a restart of the exporter forgets nothing."""
+    with FakeSGLang() as server:
+        target = Target(server=server.host_port)
+        stage = Stage()
+        stage.feed(
+            started(who(), target=target),
+            replace(remedied(who(), Action.PAUSE), target=target, at=stage.clock.wall()),
+        )
+        assert requests.post(f"{server.url}/pause_generation", json={}, timeout=10).status_code == 200
+        stage.clock.advance(1.0)
+        stage.probes.look_at(server.host_port)
+        assert stage.probes.left_paused() == []
+        stage.feed(ended(who(), how=Exit.FAILED))
+        assert stage.probes.left_paused() == [server.host_port]
+        again = Stage(stage.probes.saved())
+        again.clock.advance(2.0)
+        again.probes._host = Kept(again, server.host_port)
+        again.probes.look_at(server.host_port)
+        seen = [event for event in again.told.events if isinstance(event, ServerSeen)]
+        assert (seen[0].ready, seen[0].left_paused, seen[0].newly_left_paused) == (False, ("grpo",), ("grpo",))
+        again.clock.advance(2.0)
+        again.probes.look_at(server.host_port)
+        assert requests.post(f"{server.url}/continue_generation", json={}, timeout=10).status_code == 200
+        again.clock.advance(2.0)
+        again.probes.look_at(server.host_port)
+        seen = [event for event in again.told.events if isinstance(event, ServerSeen)]
+        assert [(one.left_paused, one.newly_left_paused) for one in seen[1:]] == [(("grpo",), ()), ((), ())]
+        assert again.probes.left_paused() == []
+
+
+class Kept:
+    """A host that lets one server be looked at, as the exporter does with those that were left paused."""
+
+    def __init__(self, stage: Stage, server: str) -> None:
+        self._stage, self._server = stage, server
+
+    def targets(self) -> Mapping[str, InFlight]:
+        """That one."""
+        return {self._server: ()}
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stage, name)

@@ -28,7 +28,8 @@ from sglang_telemetry.exporter.follow import Followed
 from sglang_telemetry.names import SERVER_LAST_RESTART, SERVER_RESTARTS, Component, Exit, Phase, Result
 from sglang_telemetry.server_truth.client import Look, ModelInfo, Reach
 from sglang_telemetry.server_truth.reconcile import ServerState
-from sglang_telemetry.sinks.tally import ProcessState, Tally
+from sglang_telemetry.sinks.process_state import ProcessState
+from sglang_telemetry.sinks.tally import Tally
 from tests.sinks import START, begun, ended, entered, failed, record, started, who
 
 

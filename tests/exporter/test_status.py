@@ -5,7 +5,8 @@ import pytest
 from sglang_telemetry.events import Event, Identity, ServerSeen, Target
 from sglang_telemetry.exporter.status import RecentNews, render, servers_of, unlike_ranks
 from sglang_telemetry.names import Applied, Result
-from sglang_telemetry.sinks.tally import ProcessState, Tally, process_key
+from sglang_telemetry.sinks.process_state import ProcessState, process_key
+from sglang_telemetry.sinks.tally import Tally
 from tests.sinks import SERVER, START, inspected, resolved, seen, started, who
 
 

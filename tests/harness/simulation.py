@@ -26,6 +26,7 @@ from sglang_telemetry.events import (
 )
 from sglang_telemetry.names import Applied, Exit, Phase, Result
 from sglang_telemetry.sinks.metrics import MetricsSink
+from tests.harness import remedies
 
 SCRAPE = 15
 Timed = tuple[float, Event]
@@ -45,6 +46,7 @@ class Life:
         stuck: Unix time at which the sync that is due nearest begins, and its request has no end: rank 0 stays in it
             and the others in their broadcast, until the end of this life.
         late: Rank to the seconds by which it comes later than the others to each sync.
+        remedies: Names of the remedies that it uses.
     """
 
     run: str
@@ -65,6 +67,7 @@ class Life:
     rests: tuple[tuple[float, float], ...] = ()
     stuck: float | None = None
     late: dict[int, float] = field(default_factory=dict)
+    remedies: tuple[str, ...] = ()
 
     def events(self) -> Iterator[Timed]:
         """All events of all ranks, each with the Unix time at which it happens."""
@@ -78,7 +81,17 @@ class Life:
         ]
         for one in who:
             at = self.start + chance.uniform(0, 3)
-            yield at, ProcessStarted(identity=one, at=at, engine="Engine", target=target, coordinator=one.rank == 0)
+            yield (
+                at,
+                ProcessStarted(
+                    identity=one,
+                    at=at,
+                    engine="Engine",
+                    target=target,
+                    coordinator=one.rank == 0,
+                    remedies=self.remedies,
+                ),
+            )
         at, number, pinned = self.start + 60, 0, sorted([*self.pinned, *([] if self.stuck is None else [self.stuck])])
         open_syncs: list[SyncStarted] = []
         while True:
@@ -133,24 +146,26 @@ class Life:
                 yield began + offset / 1e9, PhaseStarted(identity=one, sequence=number, phase=phase, offset_ns=offset)
                 spans.append(PhaseSpan(phase=phase, offset_ns=offset, duration_ns=duration))
                 offset += duration
-            yield (
-                began + offset / 1e9,
-                SyncRecord(
-                    identity=one,
-                    sequence=number,
-                    started_at=began,
-                    duration_ns=offset,
-                    phases=tuple(spans),
-                    result=Result.FAILURE if cause else Result.SUCCESS,
-                    cause=cause,
-                    coordinator=leads,
-                    trace_id=f"{number:032x}",
-                    span_id=f"{number:016x}",
-                    target=target,
-                    weights_applied=applied,
-                    checkpoint=Checkpoint(path="/shared/policy", files=1, bytes=self.payload, free_bytes=200 << 30),
-                ),
+            record = SyncRecord(
+                identity=one,
+                sequence=number,
+                started_at=began,
+                duration_ns=offset,
+                phases=tuple(spans),
+                result=Result.FAILURE if cause else Result.SUCCESS,
+                cause=cause,
+                coordinator=leads,
+                trace_id=f"{number:032x}",
+                span_id=f"{number:016x}",
+                target=target,
+                weights_applied=applied,
+                checkpoint=Checkpoint(path="/shared/policy", files=1, bytes=self.payload, free_bytes=200 << 30),
+                remedies=tuple(remedies.in_sync(self.remedies, spans, cause)) if leads else (),
             )
+            yield from remedies.told(record, record.remedies)
+            yield began + offset / 1e9, record
+            if leads:
+                yield from remedies.told(record, tuple(remedies.after(self.remedies, record)))
 
     def _stuck(self, who: list[Identity], number: int, at: float, times: float, target: Target) -> Iterator[Timed]:
         for one in who:
@@ -172,7 +187,8 @@ class Life:
 
     def _steps(self, times: float, cause: FailureCause | None) -> list[tuple[Phase, int]]:
         """What rank 0 does before it tells the others, in nanoseconds; a refusal comes at once, a time-out late."""
-        known = {FailureCause.TIMEOUT: self.timeout, FailureCause.SERVER_BUSY: 0.05}
+        waited = remedies.WAITED / 1e9 if "retry" in self.remedies else 0.0
+        known = {FailureCause.TIMEOUT: self.timeout, FailureCause.SERVER_BUSY: 0.05 + waited}
         seconds = self.request * times if cause is None else known.get(cause, self.request * times)
         return [
             (Phase.SETUP, _MOMENT),

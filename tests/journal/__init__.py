@@ -17,6 +17,8 @@ from sglang_telemetry.events import (
     ProcessLost,
     ProcessStarted,
     ProcessUnwatched,
+    Remedied,
+    Remedy,
     RequestRecord,
     RolloutsSeen,
     ServerSeen,
@@ -27,7 +29,7 @@ from sglang_telemetry.events import (
     TelemetryError,
     WatchedPath,
 )
-from sglang_telemetry.names import Applied, Component, Evidence, Exit, Phase, Result, Transport
+from sglang_telemetry.names import Action, Applied, Component, Evidence, Exit, Outcome, Phase, Result, Transport
 
 IDENTITY = Identity(run="grpo", run_id="abc", rank=3, world_size=8, host="node-1", pid=4711)
 TARGET = Target(server="10.0.0.7:30000", transport=Transport.TENSOR, timeout_seconds=60.5)
@@ -100,6 +102,14 @@ EVERY_KIND: tuple[Event, ...] = (
         offset_ns=1,
         exchange=Exchange(method="POST", url="http://10.0.0.7:30000/update_weights_from_disk", offset_ns=2),
         exchange_index=3,
+    ),
+    Remedied(
+        identity=IDENTITY,
+        sequence=7,
+        at=1.6,
+        trace_id="f" * 32,
+        target=TARGET,
+        remedy=Remedy(action=Action.PAUSE, outcome=Outcome.FAILED, offset_ns=3, duration_ns=4, detail="503"),
     ),
     RECORD,
     RequestRecord(

@@ -1,6 +1,5 @@
 """What a server really runs, found out after the sync by the exporter: on the real SGLang and on its stand-in."""
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,12 +14,12 @@ from torch import nn
 import sglang_telemetry
 from sglang_telemetry import JournalSink
 from sglang_telemetry.causes import FailureCause
-from sglang_telemetry.checkpoint.headers import read_headers
 from sglang_telemetry.events import CheckpointInspected, SyncRecord
 from sglang_telemetry.names import Applied, Result
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
 from tests.harness.exporter import ExporterProcess
 from tests.harness.minimind import SharedFolderEngine
+from tests.harness.policy import NoTokenizer, Policy
 from tests.harness.processes import wait_until
 from tests.real_sglang.conftest import RealSGLangFactory
 from tests.real_sglang.server import RealSGLang
@@ -58,38 +57,6 @@ class Site:
         if isinstance(server, RealSGLang):
             server.restart()
         return server
-
-
-class Policy(nn.Module):
-    """A model with the tensors of a checkpoint, which saves whatever checkpoint it is told to.
-
-    Args:
-        models: The checkpoints.
-    """
-
-    def __init__(self, models: Path) -> None:
-        super().__init__()
-        self._models, self.content = models, "v2"
-        for name, spec in read_headers(str(models / "v2")).tensors.items():
-            *path, last = name.split(".")
-            module: nn.Module = self
-            for part in path:
-                if part not in module._modules:
-                    module.add_module(part, nn.Module())
-                module = module._modules[part]  # type: ignore[assignment]
-            module.register_parameter(last, nn.Parameter(torch.zeros(spec.shape)))
-
-    def save_pretrained(self, path: str, **_: object) -> None:
-        """Over what is there."""
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(self._models / self.content, path)
-
-
-class NoTokenizer:
-    """Saves nothing."""
-
-    def save_pretrained(self, path: str) -> None:
-        """Do nothing."""
 
 
 class Training:

@@ -12,13 +12,15 @@ from sglang_telemetry.events import (
     PhaseStarted,
     ProcessEnded,
     ProcessStarted,
+    Remedied,
+    Remedy,
     ServerSeen,
     SyncRecord,
     SyncResolved,
     SyncStarted,
     Target,
 )
-from sglang_telemetry.names import Applied, Evidence, Exit, Phase, Result
+from sglang_telemetry.names import Action, Applied, Evidence, Exit, Outcome, Phase, Result
 
 START = 1_700_000_000.0
 SERVER = "10.0.0.7:30000"
@@ -88,6 +90,26 @@ def failed(identity: Identity, sequence: int = 1, *, at: float = START + 10, **c
         "checkpoint": Checkpoint(path="/dev/shm/w", files=2, bytes=2048, free_bytes=4096),
     }
     return record(identity, sequence, at=at, **(values | changes))
+
+
+def remedy(action: Action, outcome: Outcome = Outcome.DONE, *, offset_ns: int = 10**9, **changes: Any) -> Remedy:
+    """It took half a second, a second after the start of the sync."""
+    values: dict[str, Any] = {"duration_ns": 5 * 10**8} | changes
+    return Remedy(action=action, outcome=outcome, offset_ns=offset_ns, **values)
+
+
+def remedied(
+    identity: Identity, action: Action, outcome: Outcome = Outcome.DONE, *, sequence: int = 1, **changes: Any
+) -> Remedied:
+    """A remedy told what it did."""
+    return Remedied(
+        identity=identity,
+        sequence=sequence,
+        at=START + 11.5,
+        trace_id=f"{sequence:032x}",
+        target=TARGET,
+        remedy=remedy(action, outcome, **changes),
+    )
 
 
 def seen(*, at: float = START + 50, **changes: Any) -> ServerSeen:

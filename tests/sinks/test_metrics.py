@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics import parser as openmetrics_parser
@@ -27,9 +26,8 @@ from sglang_telemetry.events import (
 )
 from sglang_telemetry.exporter.status import RecentNews
 from sglang_telemetry.journal.format import decode, encode
-from sglang_telemetry.names import Applied, Component, Exit, Phase, Result
+from sglang_telemetry.names import Action, Applied, Component, Exit, Phase, Result
 from sglang_telemetry.sinks.log import LogSink
-from sglang_telemetry.sinks.metrics import MetricsSink
 from sglang_telemetry.spans import spans_of
 from tests.sinks import (
     SERVER,
@@ -40,48 +38,13 @@ from tests.sinks import (
     failed,
     inspected,
     record,
+    remedied,
     resolved,
     seen,
     started,
     who,
 )
-
-TARGET_LABELS = {"run": "grpo", "server": SERVER, "transport": "disk"}
-
-
-class Scrape:
-    """A sink with a registry of its own.
-
-    Args:
-        events: Fed at once.
-    """
-
-    def __init__(self, *events: Event) -> None:
-        self.registry = CollectorRegistry()
-        self.sink = MetricsSink(self.registry)
-        self.feed(*events)
-
-    def feed(self, *events: Event) -> None:
-        """Feed more."""
-        for event in events:
-            self.sink.emit(event)
-
-    def value(self, name: str, **labels: str) -> float | None:
-        """One sample, None where there is no such series."""
-        return self.registry.get_sample_value(f"weight_sync_{name}", labels)
-
-    def series(self, name: str) -> dict[tuple[str, ...], float]:
-        """All samples of that name, by the values of their labels in the order of the labels' names."""
-        return {
-            tuple(value for _, value in sorted(sample.labels.items())): sample.value
-            for family in self.registry.collect()
-            for sample in family.samples
-            if sample.name == f"weight_sync_{name}"
-        }
-
-    def failures(self, cause: FailureCause) -> float | None:
-        """Failures with that cause."""
-        return self.value("failures_total", **TARGET_LABELS, cause=cause.value)
+from tests.sinks.scrape import TARGET_LABELS, Scrape
 
 
 def lost(rank: int, result: Result | None = Result.FAILURE, how: Exit = Exit.LOST) -> ProcessLost:
@@ -94,7 +57,8 @@ FOLDER = Checkpoint(path="/w", files=1, bytes=10, free_bytes=20, free_inodes=30,
 
 def everything() -> Scrape:
     """A run in which all families have a sample."""
-    scrape = Scrape(started(who(0), versions={"torch": "2"}), started(who(1)))
+    remedies = ("validate", "on_failure")
+    scrape = Scrape(started(who(0), versions={"torch": "2"}, remedies=remedies), started(who(1)))
     for number, make in enumerate((record, failed, record), 1):
         at = START + 100 * number
         for rank in (0, 1):
@@ -111,7 +75,9 @@ def everything() -> Scrape:
             current={"grpo": True},
             confirmed={"grpo": 4},
             confirmed_of={"grpo": "one"},
+            left_paused=("ppo",),
         ),
+        remedied(who(0), Action.VALIDATE),
         inspected(who(0), 4),
         resolved(who(0), 4),
         RolloutsSeen(identity=who(0), at=START + 503, sequence=4, counts={"current": 2}, aborted=1),

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 import sglang_telemetry
-from sglang_telemetry.names import Attribute, Phase
+from sglang_telemetry.names import Action, Attribute, Phase
 from sglang_telemetry.sinks.journal import JournalSink
 from sglang_telemetry.testing import FakeSGLang, Fault, ManualClock, RecordedTraces, SyncTrace, traces_of
+from sglang_telemetry.trace_ids import trace_id
 from tests.harness.minimind import SavableModel, SharedFolderEngine
+from tests.sinks import failed, remedy, who
 from tests.testing.checkpoints import write_models
 
 
@@ -46,6 +48,15 @@ def test_a_sync_and_a_rollout(tmp_path: Path, model: Path) -> None:
     assert rollout.name == "POST /generate"
     assert rollout.links == ((trace.root.trace_id, trace.root.span_id),)
     assert rollout.trace_id != trace.root.trace_id
+
+
+def test_requests_and_remedies_are_told_apart() -> None:
+    """Both lie below phases: what was sent, and what was done about it."""
+    traces = RecordedTraces()
+    traces.emit(failed(who(), trace_id=trace_id(who(), 1), remedies=(remedy(Action.VALIDATE), remedy(Action.FLUSH))))
+    trace = traces.sync()
+    assert [one.name for one in trace.remedies()] == ["weight_sync.remedy.validate", "weight_sync.remedy.flush"]
+    assert [one.name for one in trace.requests()] == ["POST /update_weights_from_disk"]
 
 
 def test_phases_that_a_trainer_reports_itself() -> None:

@@ -1,0 +1,53 @@
+"""The process group beside a sync: how long its collectives wait, and what the ranks agree on.
+
+No collective of ours: the ranks agree through the key-value store that the group was made with.
+"""
+
+import contextlib
+from datetime import timedelta
+from typing import Any
+
+from sglang_telemetry.identity import process_group
+
+AGREE_SECONDS = 10.0
+"""How long a rank waits for what the coordinator has decided, when both are past the engine's last collective."""
+
+
+def time_out_seconds() -> float | None:
+    """Longest wait of a collective of the default group; None without a group, or where it does not tell."""
+    group = process_group()
+    if group is None:
+        return None
+    with contextlib.suppress(Exception):  # torch's own internals, which may go: then nothing is known
+        default = group.distributed_c10d._get_default_group()
+        times = [default._get_backend(device).options._timeout for device in default._device_types]
+        return float(min(times).total_seconds()) if times else None
+    return None
+
+
+def tell(key: str, goes_on: bool) -> None:
+    """On the coordinator: say what was decided; without other ranks nothing is said."""
+    store = _store()
+    if store is not None:
+        store.set(key, "1" if goes_on else "0")
+
+
+def told(key: str) -> bool:
+    """On any other rank: what the coordinator decided; false when it does not say within 10 s."""
+    store = _store()
+    if store is None:
+        return False
+    try:
+        store.wait([key], timedelta(seconds=AGREE_SECONDS))
+        return bool(store.get(key) == b"1")
+    except Exception:  # a time-out, or the store has gone with its rank
+        return False
+
+
+def _store() -> Any:
+    group = process_group()
+    if group is None or group.get_world_size() == 1:
+        return None
+    with contextlib.suppress(AttributeError):
+        return group.distributed_c10d._get_default_store()
+    return None

@@ -1,0 +1,53 @@
+"""What is read of an engine and a model: attributes that may be there or not, and what a model is wrapped in."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_telemetry.events import Target
+from sglang_telemetry.instrument.http import timeout_of
+from sglang_telemetry.text import server_of
+
+
+def target_of(engine: object) -> Target:
+    """Where an engine's syncs go, read from its attributes where it has them."""
+    base_url = attribute(engine, "base_url")
+    return Target(
+        server=server_of(base_url) if isinstance(base_url, str) else None,
+        timeout_seconds=timeout_of(attribute(engine, "timeout")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an engine says that its syncs go: base URL, checkpoint folder, and the time-out in seconds."""
+
+    url: str | None = None
+    folder: str | None = None
+    timeout_seconds: float | None = None
+
+
+def layers_of(model: Any) -> list[Any]:
+    """The model and what it wraps: DistributedDataParallel and torch.compile, in either order."""
+    layers: list[Any] = []
+    while model is not None and len(layers) < 8 and all(model is not layer for layer in layers):
+        layers.append(model)
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in {"DistributedDataParallel", "DataParallel"}:
+            inner = getattr(model, "module", None)
+        model = inner
+    return layers
+
+
+def folder_of(engine: object) -> str | None:
+    """The checkpoint folder that an engine saves to, None where it does not say."""
+    folder = attribute(engine, "shared_ckpt_path")
+    return os.fspath(folder) if isinstance(folder, str | os.PathLike) and folder else None
+
+
+def attribute(engine: object, name: str) -> Any:
+    """An attribute that an engine may or may not have, or have as a property that is not ready yet."""
+    try:
+        return getattr(engine, name, None)
+    except Exception:
+        return None

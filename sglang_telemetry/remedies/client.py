@@ -1,0 +1,112 @@
+"""The engine's own HTTP client, used for further requests to the same server, and answers that no server gave.
+
+Further requests go the engine's way: its client knows the proxy, the certificates and the keys, and what the engine's
+update carried (``headers``, ``auth``, ...) they carry too.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import orjson
+
+_CARRIED = ("headers", "auth", "verify", "cert", "proxies", "cookies")
+_OF_BODY = frozenset({"content-length", "content-type", "transfer-encoding", "content-encoding"})
+_POLL_SECONDS = 2.0
+
+
+class Refused(RuntimeError):
+    """An update was not sent; in the place of an answer, for clients of which no answer can be made."""
+
+
+class Client:
+    """Sends to the server that an update goes to.
+
+    Args:
+        url: The update's.
+        arguments: Keyword arguments of the engine's call.
+        post: Sends as the engine would, and is recorded.
+        get: The client's own ``get``; not recorded, for questions that are asked again and again.
+        kind: What the engine's client is.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        arguments: Mapping[str, Any],
+        *,
+        post: Callable[..., Any],
+        get: Callable[..., Any],
+        kind: Any,
+    ) -> None:
+        self.url, self.kind = url, kind
+        self._post, self._get = post, get
+        self._carried = {name: arguments[name] for name in _CARRIED if name in arguments}
+        headers = self._carried.get("headers")
+        if isinstance(headers, Mapping):
+            kept = {name: value for name, value in headers.items() if str(name).lower() not in _OF_BODY}
+            self._carried["headers"] = kept
+
+    def post(self, route: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, str]:
+        """Status and text of an answer. It raises what the client raises.
+
+        Args:
+            route: Such as ``/pause_generation``; it may have a query.
+            body: Sent as JSON.
+            seconds: The time-out.
+        """
+        named = self._carried if body is None else self._carried | {"json": dict(body)}
+        answer = self._post(self._at(route), timeout=seconds, **named)
+        return int(answer.status_code), str(answer.text)
+
+    def status(self, route: str) -> int | None:
+        """Status of a GET, None when there was no answer within 2 s."""
+        try:
+            return int(self._get(self._at(route), timeout=_POLL_SECONDS, **self._carried).status_code)
+        except Exception:  # whatever the engine's client raises when nobody answers
+            return None
+
+    def _at(self, route: str) -> str:
+        parts = urlsplit(self.url)
+        before = parts.path.partition("/update_weights_from_")[0]
+        return urlunsplit((parts.scheme, parts.netloc, before, "", "")) + route
+
+
+def can_refuse(client: Any) -> bool:
+    """Can an answer be made that this client's callers take for one of a server that refuses?"""
+    return _of_requests(client) is not None or _of_httpx(client) is not None
+
+
+def refusal(client: Any, url: str, message: str) -> Any:
+    """The answer of a server that refuses an update: 400, in the shape of SGLang's (0.5.23, measured).
+
+    Raises:
+        Refused: No answer can be made for this client.
+    """
+    body = orjson.dumps({"success": False, "message": message, "num_paused_requests": 0})
+    requests = _of_requests(client)
+    if requests is not None:
+        answer = requests.Response()
+        answer.status_code, answer.reason, answer.url, answer.encoding = 400, "Bad Request", url, "utf-8"
+        answer.headers["Content-Type"] = "application/json"
+        answer._content = body
+        answer.request = requests.Request("POST", url).prepare()
+        return answer
+    httpx = _of_httpx(client)
+    if httpx is not None:
+        headers = {"Content-Type": "application/json"}
+        return httpx.Response(400, headers=headers, content=body, request=httpx.Request("POST", url))
+    raise Refused(message)
+
+
+def _of_requests(client: Any) -> Any:
+    """The module ``requests``, when the client is that or one of its sessions; it is never imported for this."""
+    requests = sys.modules.get("requests")
+    known = requests is not None and (client is requests or isinstance(client, requests.Session))
+    return requests if known else None
+
+
+def _of_httpx(client: Any) -> Any:
+    httpx = sys.modules.get("httpx")
+    return httpx if httpx is not None and (client is httpx or isinstance(client, httpx.Client)) else None

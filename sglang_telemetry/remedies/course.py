@@ -1,0 +1,371 @@
+"""What happens around one update request.
+
+In this order: is the checkpoint whole, publish it, wait for our turn, pause, send, once more if that can mend
+something, flush, continue.
+
+A step of ours that fails is told and left out; what the engine gets is the answer, or the very exception, of the last
+request that was sent. Only where a request would do harm none is sent, and the engine gets the answer of a server that
+refuses, so that its own way of failing is taken.
+"""
+
+import errno
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sglang_telemetry.causes import FailureCause as Cause
+from sglang_telemetry.checkpoint.validate import Verdict
+from sglang_telemetry.names import Action, Outcome
+from sglang_telemetry.remedies import retry
+from sglang_telemetry.remedies.client import Client, refusal
+from sglang_telemetry.remedies.host_lock import HostLock
+from sglang_telemetry.remedies.options import Remedies
+from sglang_telemetry.remedies.timeout import AutoTimeout, with_read_timeout
+from sglang_telemetry.text import clean
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CONTROL_SECONDS = 60.0
+_WORTH_SECONDS = 1.0
+"""With less time left nothing is begun."""
+
+
+class SyncInHand(Protocol):
+    """The sync that the update is part of, as remedies see it."""
+
+    def offset_ns(self) -> int:
+        """Nanoseconds since its start."""
+
+    def remedied(
+        self, action: Action, outcome: Outcome, began_ns: int, detail: str = "", *, server: str | None = None
+    ) -> None:
+        """Tell what a remedy did, about which server; never raises."""
+
+    def refused(self, cause: Cause, text: str) -> None:
+        """The update is not sent, for this reason."""
+
+    def failed(self, error: BaseException) -> None:
+        """Something of ours broke; never raises."""
+
+    def waits(self) -> None:
+        """What comes now is neither saving nor sending."""
+
+    def failure(self, url: str) -> retry.Failed | None:
+        """How the last update to that URL failed, as far as it is known now; None when the server took it."""
+
+
+class Publishing(Protocol):
+    """The checkpoint folder of the engine."""
+
+    def publish(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+        """Put what was written in its place; the arguments that name it, and words, or None when there was nothing.
+
+        Raises:
+            OSError: It could not be done, and the server would see what was there before.
+        """
+
+    def confirmed(self) -> None:
+        """The server has taken it."""
+
+    def abandon(self) -> None:
+        """It will not be published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What all updates of one engine share.
+
+    Args:
+        options: What is wanted.
+        timeout: What was learnt of earlier updates.
+        lock: Makes the lock of a server.
+        publishing: None where the engine's folder is left alone.
+        verdict: Looks at the checkpoint that is named by the arguments, and its size in bytes.
+        collective_seconds: The time-out of the collectives in which the other ranks wait; None without.
+    """
+
+    options: Remedies
+    timeout: AutoTimeout
+    lock: Callable[[str], HostLock]
+    publishing: Publishing | None
+    verdict: Callable[[Mapping[str, Any]], tuple[Verdict, int | None]]
+    collective_seconds: float | None = None
+
+
+class Course:
+    """One update.
+
+    Args:
+        means: What is shared.
+        sync: The sync that it is part of.
+        client: Sends further requests to the same server.
+        server: ``host:port``.
+        disk: It names a checkpoint on a disk.
+        send: Sends the update with these keyword arguments.
+    """
+
+    def __init__(
+        self,
+        means: Means,
+        sync: SyncInHand,
+        client: Client,
+        *,
+        server: str,
+        disk: bool,
+        send: Callable[[dict[str, Any]], Any],
+    ) -> None:
+        self._means, self._options, self._sync, self._client = means, means.options, sync, client
+        self._server, self._disk, self._send_once = server, disk, send
+        self._added = 0.0
+        self._size: int | None = None
+        self._verdict: Verdict | None = None
+        self._paused = False
+
+    def run(self, arguments: dict[str, Any]) -> Any:
+        """Send, and what is wanted around it; the answer for the engine, or the exception of its client."""
+        if self._disk:
+            fault = self._step(self._fault, arguments)
+            if fault is not None:
+                if self._means.publishing is not None:
+                    self._means.publishing.abandon()
+                return self._refuse(Cause.CHECKPOINT_INVALID, f"not sent: {fault}")
+            if self._means.publishing is not None:
+                try:
+                    arguments = self._published(self._means.publishing, arguments)
+                except OSError as error:
+                    text = f"not sent, since it could not be published: {said_by(error)}"
+                    return self._refuse(Cause.DISK_FULL if error.errno in _FULL else Cause.CHECKPOINT_WRITE, text)
+        self._sync.waits()
+        with self._turn() as mine:
+            if not mine:
+                text = f"another update to {self._server} goes on, and did not end in time: not sent"
+                return self._refuse(Cause.SERVER_BUSY, text)
+            arguments = self._step(self._timed, arguments) or arguments
+            if self._options.pause is not None:
+                self._pause(self._options.pause)
+            try:
+                return self._sent(arguments)
+            finally:
+                if self._paused:
+                    self._release()
+
+    def _step(self, step: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
+        """Something of ours before the request; where it breaks, the update is sent without it."""
+        try:
+            return step(arguments)
+        except Exception as error:
+            self._sync.failed(error)
+            return None
+
+    def _fault(self, arguments: dict[str, Any]) -> str | None:
+        """What is wrong with the checkpoint; None also when it is not looked at."""
+        options = self._options
+        if not options.validate and not options.retry and options.timeout is None:
+            return None
+        began = self._sync.offset_ns()
+        self._verdict, self._size = self._means.verdict(arguments)
+        if not options.validate:
+            return None
+        fault, unchecked = self._verdict.fault, self._verdict.unchecked
+        outcome = Outcome.REFUSED if fault else Outcome.SKIPPED if unchecked else Outcome.DONE
+        self._told(Action.VALIDATE, outcome, began, fault or unchecked or "")
+        return fault
+
+    def _published(self, publishing: Publishing, arguments: dict[str, Any]) -> dict[str, Any]:
+        began = self._sync.offset_ns()
+        try:
+            arguments, words = publishing.publish(arguments)
+        except OSError as error:
+            self._told(Action.PUBLISH, Outcome.REFUSED, began, said_by(error))
+            raise
+        outcome = Outcome.SKIPPED if words is None else Outcome.DONE
+        self._told(
+            Action.PUBLISH, outcome, began, words or "nothing was saved in the folder, or the request names another"
+        )
+        return arguments
+
+    def _refuse(self, cause: Cause, text: str) -> Any:
+        self._sync.refused(cause, text)
+        return refusal(self._client.kind, self._client.url, f"sglang-telemetry: {text}")
+
+    @contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """This update's turn among those of this host; false when it did not come in time."""
+        if not self._options.serialize:
+            yield True
+            return
+        began, lock = self._sync.offset_ns(), None
+        try:
+            lock = self._means.lock(self._server)
+            got = lock.acquire(self._left())
+        except OSError as error:  # no lock is to be had: the update is sent, as it would be without us
+            self._told(Action.SERIALIZE, Outcome.FAILED, began, said_by(error))
+            yield True
+            return
+        self._spent(began)
+        self._told(Action.SERIALIZE, Outcome.DONE if got else Outcome.REFUSED, began)
+        try:
+            yield got
+        finally:
+            if got:
+                lock.release()
+
+    def _timed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self._options.timeout is None or not self._disk:
+            return arguments
+        began, seconds = self._sync.offset_ns(), self._means.timeout.seconds(self._size)
+        if seconds is None:
+            self._told(Action.TIMEOUT, Outcome.SKIPPED, began, "nothing is known yet of earlier updates")
+            return arguments
+        ranks = self._ranks_left(0.9)
+        bound = "" if ranks is None or ranks > seconds else ", as long as the other ranks wait"
+        seconds = round(seconds if ranks is None else max(_WORTH_SECONDS, min(seconds, ranks)), 3)
+        size = "" if self._size is None else f" for {self._size / 1e6:.1f} MB"
+        self._told(Action.TIMEOUT, Outcome.DONE, began, f"{seconds:g} s{size}{bound}")
+        return arguments | {"timeout": with_read_timeout(arguments.get("timeout"), seconds)}
+
+    def _sent(self, arguments: dict[str, Any]) -> Any:
+        answer, error = self._attempt(arguments)
+        failed = self._sync.failure(self._client.url)
+        if failed is not None and self._options.retry and self._disk:
+            again = self._again(failed, arguments)
+            if again is not None:
+                began = self._sync.offset_ns()
+                answer, error = self._attempt(again)
+                cause, failed = failed.cause, self._sync.failure(self._client.url)
+                outcome = Outcome.DONE if failed is None else Outcome.FAILED
+                then = "" if failed is None else f", and {failed.cause} again" * (failed.cause is cause)
+                self._told(Action.RETRY, outcome, began, f"after {cause}{then}")
+        if failed is None and self._means.publishing is not None:
+            self._means.publishing.confirmed()
+        if self._paused and (failed is not None or _unflushed(arguments)):
+            self._flush(_CONTROL_SECONDS, wait=False)
+        if error is not None:
+            raise error
+        return answer
+
+    def _attempt(self, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
+        began = time.monotonic()
+        try:
+            answer = self._send_once(arguments)
+        except Exception as error:
+            return None, error
+        if self._sync.failure(self._client.url) is None:
+            self._means.timeout.learn(time.monotonic() - began, self._size)
+        return answer, None
+
+    def _again(self, failed: retry.Failed, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The arguments to send once more, after what has to be done first; None when it is not to be sent."""
+        verdict = self._verdict
+        whole = verdict is not None and verdict.fault is None and verdict.unchecked is None
+        first = retry.first(retry.Failed(cause=failed.cause, applied=failed.applied, status=failed.status, whole=whole))
+        if first is None:
+            return None
+        if self._left() < _WORTH_SECONDS:
+            began = self._sync.offset_ns()
+            self._told(Action.RETRY, Outcome.SKIPPED, began, f"after {failed.cause}: no time is left for it")
+            return None
+        began = self._sync.offset_ns()
+        if first is retry.First.FLUSH:
+            ready = self._flush(min(retry.FLUSH_SECONDS, self._left()), wait=True)
+        else:
+            ready = self._waited(first, failed.cause)
+        self._spent(began)
+        if not ready or self._left() < _WORTH_SECONDS:
+            return None
+        if first in {retry.First.READY, retry.First.RESTARTED} and self._options.pause is not None:
+            self._pause(self._options.pause)  # a server that was started again is not paused
+        given = arguments.get("timeout")
+        read = given[1] if isinstance(given, tuple) and len(given) == 2 else given
+        left = self._left()
+        if not isinstance(read, int | float) or read > left:
+            return arguments | {"timeout": with_read_timeout(given, left)}
+        return arguments
+
+    def _waited(self, first: retry.First, cause: Cause) -> bool:
+        began = self._sync.offset_ns()
+        if first is retry.First.SETTLE:
+            seconds = min(retry.SETTLE_SECONDS, self._left() / 2)
+            time.sleep(seconds)
+            self._told(Action.WAIT, Outcome.DONE, began, f"until the server's host sees the files ({cause})")
+            return True
+        gone = first is retry.First.RESTARTED
+        ready = retry.wait_until_ready(self._client, self._left() - _WORTH_SECONDS, gone_first=gone)
+        outcome = Outcome.DONE if ready else Outcome.FAILED
+        self._told(Action.WAIT, outcome, began, f"until the server is {'back' if gone else 'ready'} ({cause})")
+        return ready
+
+    def _pause(self, mode: str) -> None:
+        if self._control(Action.PAUSE, "/pause_generation", {"mode": mode}, mode):
+            self._paused = True
+
+    def _release(self) -> None:
+        began, client = self._sync.offset_ns(), self._client
+        try:
+            status, text = client.post("/continue_generation", {}, _CONTROL_SECONDS)
+            done = status == 200
+            detail = "" if done else f"{status} {text}"
+        except Exception as error:
+            done, detail = False, said_by(error)
+            if client.status("/ready") is None:
+                text = "the server is gone: it comes back without a pause"
+                self._told(Action.RELEASE, Outcome.SKIPPED, began, text)
+                return
+        self._told(Action.RELEASE, Outcome.DONE if done else Outcome.FAILED, began, clean(detail, limit=500))
+
+    def _flush(self, seconds: float, *, wait: bool) -> bool:
+        route = f"/flush_cache?timeout={seconds:.0f}" if wait else "/flush_cache"
+        return self._control(Action.FLUSH, route, None, "", seconds=seconds + _WORTH_SECONDS) is True
+
+    def _control(
+        self,
+        action: Action,
+        route: str,
+        body: Mapping[str, Any] | None,
+        detail: str,
+        *,
+        seconds: float = _CONTROL_SECONDS,
+    ) -> bool | None:
+        """Did the server do it? None when it gave no answer, and may have."""
+        began = self._sync.offset_ns()
+        try:
+            status, text = self._client.post(route, body, seconds)
+        except Exception as error:
+            self._told(action, Outcome.FAILED, began, said_by(error))
+            self._paused = self._paused or action is Action.PAUSE
+            return None
+        done = status == 200
+        said = detail if done else clean(f"{status} {text}", limit=500)
+        self._told(action, Outcome.DONE if done else Outcome.FAILED, began, said)
+        return done
+
+    def _told(self, action: Action, outcome: Outcome, began_ns: int, detail: str = "") -> None:
+        self._sync.remedied(action, outcome, began_ns, detail, server=self._server)
+
+    def _spent(self, began_ns: int) -> None:
+        self._added += (self._sync.offset_ns() - began_ns) / 1e9
+
+    def _left(self) -> float:
+        """Seconds that may still be added to this sync."""
+        left, ranks = self._options.deadline_seconds - self._added, self._ranks_left(0.5)
+        return max(0.0, left if ranks is None else min(left, ranks))
+
+    def _ranks_left(self, share: float) -> float | None:
+        """Seconds for which the other ranks wait, of which a share is used; None when that is not known."""
+        whole = self._means.collective_seconds
+        return None if whole is None else whole * share - self._sync.offset_ns() / 1e9
+
+
+def said_by(error: BaseException) -> str:
+    """An exception in words, whatever its text is."""
+    try:
+        return clean(f"{type(error).__name__}: {error}", limit=500)
+    except Exception:  # one whose text raises
+        return type(error).__name__
+
+
+def _unflushed(arguments: Mapping[str, Any]) -> bool:
+    """Does the update ask for no flush of its own? (SGLang 0.5.23 flushes unless it is told not to.)"""
+    body = arguments.get("json")
+    return isinstance(body, Mapping) and body.get("flush_cache", True) is False

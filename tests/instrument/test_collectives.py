@@ -1,0 +1,81 @@
+"""How long the other ranks wait bounds what remedies may add, and the store tells them what was decided."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import torch.distributed as dist
+
+import sglang_telemetry
+from sglang_telemetry import FailureCause, Remedied, Remedies
+from sglang_telemetry.instrument import collectives
+from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
+from tests.harness.minimind import SharedFolderEngine
+from tests.harness.policy import NoTokenizer, Policy
+from tests.testing.checkpoints import write_models
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of one rank whose collectives wait for 77 s."""
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=77))
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_the_time_out_of_a_group() -> None:
+    """As the trainer has set it."""
+    assert collectives.time_out_seconds() == 77.0
+
+
+def test_without_a_group_nobody_waits() -> None:
+    """Then the deadline alone counts."""
+    assert collectives.time_out_seconds() is None
+    assert collectives.told("key") is False
+    collectives.tell("key", True)
+
+
+def test_what_remedies_add_ends_before_the_ranks_give_up(tmp_path: Path, monkeypatch: Any) -> None:
+    """Half of the time in which the others wait, and not the deadline: then the run fails as it would without us."""
+    monkeypatch.setattr(collectives, "time_out_seconds", lambda: 4.0)
+    with FakeSGLang() as server:
+        pass
+    engine, sink = SharedFolderEngine(server.url, str(tmp_path / "checkpoint")), RecordingSink()
+    engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
+    engine.http = requests.Session()
+    remedies = Remedies(retry=True, deadline_seconds=600)
+    with (
+        sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies),
+        pytest.raises(RuntimeError),
+    ):
+        engine.update_policy(Policy(write_models(tmp_path / "models")))
+    record = sink.records[0]
+    assert [f"{one.action} {one.outcome}" for one in record.remedies] == ["wait failed"]
+    assert record.cause is FailureCause.UNREACHABLE
+    assert record.duration_ns < 4e9
+
+
+def test_a_chosen_time_out_ends_before_the_ranks_give_up(tmp_path: Path, monkeypatch: Any) -> None:
+    """It may be shorter than the floor then, and says why."""
+    models = write_models(tmp_path / "models")
+    sink = RecordingSink()
+    with FakeSGLang(models / "base") as server:
+        engine = SharedFolderEngine(server.url, str(tmp_path / "checkpoint"))
+        engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
+        engine.http = requests.Session()
+        with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(timeout="auto")):
+            engine.update_policy(Policy(models))
+            monkeypatch.setattr(collectives, "time_out_seconds", lambda: 3.0)
+            server.inject(Fault.NEVER_ANSWERS)
+            with pytest.raises(RuntimeError):
+                engine.update_policy(Policy(models))
+    chosen = [one.remedy.detail for one in sink.events if isinstance(one, Remedied)][1]
+    assert chosen.endswith(", as long as the other ranks wait")
+    assert sink.records[1].cause is FailureCause.TIMEOUT
+    assert sink.records[1].target.timeout_seconds is not None
+    assert 1.0 <= sink.records[1].target.timeout_seconds < 2.7

@@ -1,0 +1,447 @@
+"""Remedies and the promises to the trainer: off they change nothing, what cannot work is refused, pauses are undone."""
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+import sglang_telemetry
+from sglang_telemetry import Applied, FailureCause, Phase, Remedied, Remedies, Result
+from sglang_telemetry.remedies.host_lock import HostLock
+from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
+from tests.harness.minimind import SavableModel, SharedFolderEngine
+from tests.harness.policy import NoTokenizer, Policy
+from tests.harness.processes import wait_until
+from tests.testing.checkpoints import write_models
+
+ALL = Remedies(
+    validate=True,
+    publish_atomically=True,
+    retry=True,
+    timeout="auto",
+    pause="retract",
+    serialize=True,
+    on_failure="continue_stale",
+    stale_syncs=1,
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints, good and broken ones."""
+    return write_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def server(models: Path) -> Iterator[FakeSGLang]:
+    """A server with its start weights."""
+    with FakeSGLang(models / "base") as server:
+        yield server
+
+
+def engine_of(server: FakeSGLang, folder: Path) -> SharedFolderEngine:
+    """It saves into ``folder/checkpoint``."""
+    engine = SharedFolderEngine(server.url, str(folder / "checkpoint"), timeout=20)
+    engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
+    engine.http = requests.Session()
+    return engine
+
+
+def told(sink: RecordingSink) -> list[str]:
+    """What remedies did, in order."""
+    return [f"{one.remedy.action} {one.remedy.outcome}" for one in sink.events if isinstance(one, Remedied)]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All that lies in a folder."""
+    return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
+
+
+@pytest.mark.parametrize("content", ["v2", "missing", "noweights"])
+def test_off_they_change_nothing(content: str, models: Path, tmp_path: Path) -> None:
+    """Requests, files and results are byte for byte those of the bare engine."""
+    seen = []
+    for name in ("bare", "observed"):
+        # One folder for both, since its path is in the request.
+        folder = tmp_path / "checkpoint"
+        with FakeSGLang(models / "base") as server:
+            engine = engine_of(server, tmp_path)
+            policy = Policy(models)
+            policy.content = content
+            if name == "observed":
+                sglang_telemetry.instrument(engine, sinks=[], remedies=Remedies(), propagate=False)
+            try:
+                result: Any = engine.update_policy(policy)
+            except RuntimeError as error:
+                result = (type(error), error.args)
+            sent = [(one.method, one.path, {**one.headers, "host": ""}, one.body) for one in server.requests]
+            seen.append((result, sent, files(folder), vars(engine).keys() - {"update_policy", "flush_cache"}))
+    assert seen[0] == seen[1]
+
+
+def test_all_of_them_at_once(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """A good sync with everything on: the server loads from the engine's folder, and is asked in the right order."""
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=ALL):
+        assert engine.update_policy(Policy(models)) is True
+        assert engine.shared_ckpt_path == str(tmp_path / "checkpoint")
+    assert told(sink) == [
+        "validate done",
+        "publish done",
+        "serialize done",
+        "timeout skipped",
+        "pause done",
+        "release done",
+    ]
+    asked = [one.path for one in server.requests if one.method == "POST"]
+    assert asked == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+    assert server.updates[0].json() == {"model_path": str(tmp_path / "checkpoint")}
+    assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
+    assert files(tmp_path / "checkpoint") == files(models / "v2")
+    record = sink.records[0]
+    assert [one.action for one in record.remedies] == [one.split()[0] for one in told(sink)]
+    assert record.result is Result.SUCCESS
+    assert record.phase_seconds().keys() == {Phase.SETUP, Phase.STATE_DICT, Phase.SAVE, Phase.OTHER, Phase.REQUEST}
+
+
+def test_a_refused_checkpoint_is_told_as_what_it_is(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """No request was made; the record says what is wrong, and the engine printed what it prints of a refusal."""
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+    policy = Policy(models)
+    policy.content = "truncated"
+    with (
+        sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(validate=True)),
+        pytest.raises(RuntimeError, match="SGLang update_policy failed"),
+    ):
+        engine.update_policy(policy)
+    record = sink.records[0]
+    assert (server.updates, record.exchanges, record.decisive) == ((), (), None)
+    assert (record.cause, record.weights_applied) == (FailureCause.CHECKPOINT_INVALID, Applied.NO)
+    assert record.failed_phase is Phase.SAVE
+    assert record.error_text is not None
+    assert record.error_text.startswith("not sent: model.safetensors")
+
+
+def test_an_engine_that_raises_for_a_status_does_so(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """The answer that no server gave is one of the client's own kind."""
+
+    class Raising(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            model.save_pretrained(self.shared_ckpt_path)
+            answer = self.http.post(
+                f"{self.base_url}/update_weights_from_disk", json={"model_path": self.shared_ckpt_path}, timeout=5
+            )
+            assert isinstance(answer, requests.Response)
+            assert answer.json()["success"] is False
+            answer.raise_for_status()
+            return True
+
+    engine = Raising(server.url, str(tmp_path / "checkpoint"))
+    policy = Policy(models)
+    policy.content = "missing"
+    with (
+        sglang_telemetry.instrument(engine, sinks=[], remedies=Remedies(validate=True)),
+        pytest.raises(requests.HTTPError, match="400 Client Error"),
+    ):
+        engine.update_policy(policy)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), RuntimeError("ours"), requests.ReadTimeout()])
+def test_a_pause_is_undone_whatever_happens(
+    error: BaseException, server: FakeSGLang, models: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C, a time-out, an error of ours: generation goes on."""
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+
+    class Failing(requests.Session):
+        def post(self, url: Any, *args: Any, **named: Any) -> requests.Response:  # type: ignore[override]
+            if "update_weights" in str(url):
+                assert server.state().paused == "abort"
+                raise error
+            return super().post(url, *args, **named)
+
+    engine.http = Failing()
+    wanted = type(error) if not isinstance(error, Exception) else RuntimeError
+    with (
+        sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(pause="abort")),
+        pytest.raises(wanted),
+    ):
+        engine.update_policy(Policy(models))
+    assert server.state().paused is None
+    assert told(sink)[-1] == "release done"
+
+
+def test_a_running_request_survives_a_retract(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """It is generated by both policies, as with the real server."""
+    engine = engine_of(server, tmp_path)
+    answers: list[Any] = []
+    asked = {"text": "a", "sampling_params": {"max_new_tokens": 8}, "seconds": 1.0}
+    thread = threading.Thread(
+        target=lambda: answers.append(requests.post(f"{server.url}/generate", json=asked, timeout=20).json())
+    )
+    thread.start()
+    wait_until(lambda: server.state().running == 1, "it is being generated")
+    with sglang_telemetry.instrument(engine, sinks=[], remedies=Remedies(pause="retract", tag_weights=True)):
+        engine.update_policy(Policy(models))
+    thread.join()
+    assert answers[0]["meta_info"]["finish_reason"]["type"] != "abort"
+    assert answers[0]["meta_info"]["num_retractions"] == 1
+
+
+def test_a_server_that_cannot_be_paused_is_updated_without(models: Path, tmp_path: Path) -> None:
+    """The pause is told as failed, and nothing has to be released."""
+    with FakeSGLang(models / "base", admin_api_key="secret-key") as server:
+        engine, sink = engine_of(server, tmp_path), RecordingSink()
+        with (
+            sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(pause="abort")),
+            pytest.raises(RuntimeError),
+        ):
+            engine.update_policy(Policy(models))
+    assert told(sink) == ["pause failed"]
+    assert sink.records[0].cause is FailureCause.UNAUTHORIZED
+
+
+def test_what_the_update_carries_its_pause_carries_too(models: Path, tmp_path: Path) -> None:
+    """An engine that shows a key shows it for the pause; the key is in no event."""
+    with FakeSGLang(models / "base", admin_api_key="secret-key") as server:
+        engine, sink = engine_of(server, tmp_path), RecordingSink()
+        engine.http.headers["Authorization"] = "Bearer secret-key"
+        with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(pause="abort")):
+            assert engine.update_policy(Policy(models)) is True
+    assert told(sink) == ["pause done", "release done"]
+    assert "secret-key" not in repr(sink.events)
+
+
+def test_no_two_updates_at_once(server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Who does not get his turn in time does not send, and says why."""
+    monkeypatch.setenv("SGLANG_TELEMETRY_DIR", str(tmp_path / "journals"))
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+    other = HostLock(tmp_path / "journals" / "locks", server.host_port)
+    assert other.acquire(0.0)
+    remedies = Remedies(serialize=True, deadline_seconds=0.2)
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies):
+        with pytest.raises(RuntimeError):
+            engine.update_policy(Policy(models))
+        other.release()
+        assert engine.update_policy(Policy(models)) is True
+    assert told(sink) == ["serialize refused", "serialize done"]
+    assert (sink.records[0].cause, sink.records[0].weights_applied) == (FailureCause.SERVER_BUSY, Applied.NO)
+    assert len(server.updates) == 1
+
+
+def test_the_chosen_time_out_is_the_requests(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """And the record's, from which the metric is."""
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+    given: list[Any] = []
+
+    class Asked(requests.Session):
+        def post(self, url: Any, *args: Any, **named: Any) -> requests.Response:  # type: ignore[override]
+            given.append(named["timeout"])
+            return super().post(url, *args, **named)
+
+    engine.http = Asked()
+    remedies = Remedies(timeout="auto", timeout_floor_seconds=33)
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies):
+        engine.update_policy(Policy(models))
+        engine.update_policy(Policy(models))
+    assert given == [20, 33]
+    assert [one.target.timeout_seconds for one in sink.records] == [20, 33]
+    assert [one.remedy.detail for one in sink.events if isinstance(one, Remedied)][1].startswith("33 s for 0.0 MB")
+
+
+def test_a_retry_is_another_attempt(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """Both requests are in the record; what the last one brought is the result."""
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+    server.inject(Fault.RATE_LIMITED, times=2)
+    with (
+        sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(retry=True)),
+        pytest.raises(RuntimeError),
+    ):
+        engine.update_policy(Policy(models))
+    record = sink.records[0]
+    assert told(sink) == ["flush done", "retry failed"]
+    assert record.attempts == 2
+    assert [one.status_code for one in record.exchanges] == [429, 200, 429]
+    assert (record.cause, record.result) == (FailureCause.SERVER_BUSY, Result.FAILURE)
+
+
+class Async:
+    """Sends from an event loop."""
+
+    http = requests
+
+    async def update_policy(self, model: Any) -> None:
+        """Nothing."""
+
+
+class WithoutClient:
+    """Sends in its own way."""
+
+    def update_policy(self, model: Any) -> None:
+        """Nothing."""
+
+
+class StrangeClient(WithoutClient):
+    """Sends with something that is not known."""
+
+    class http:
+        """It has the methods."""
+
+        @staticmethod
+        def post(url: str) -> None:
+            """Nothing."""
+
+        get = post
+
+
+class WithoutFolder(WithoutClient):
+    """Does not say where it saves to."""
+
+    http = requests
+
+
+@pytest.mark.parametrize(
+    ("engine", "remedies", "says"),
+    [
+        (Async(), Remedies(validate=True), "validate: Async.update_policy is a coroutine function"),
+        (WithoutClient(), Remedies(retry=True, pause="abort"), "retry, pause: WithoutClient has no attribute http"),
+        (StrangeClient(), Remedies(validate=True, retry=True), "validate: StrangeClient.http is a type"),
+        (WithoutFolder(), Remedies(publish_atomically=True), "WithoutFolder has no attribute shared_ckpt_path"),
+    ],
+)
+def test_what_cannot_work_is_refused(engine: Any, remedies: Remedies, says: str) -> None:
+    """At once, with the reason; the engine is left as it was."""
+    sink = RecordingSink()
+    with pytest.raises(ValueError, match=r"use|give|leave") as raised:
+        sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies)
+    assert says in str(raised.value)
+    assert "update_policy" not in vars(engine)
+    assert sink.closed
+
+
+def test_a_server_without_the_route_is_refused(server: FakeSGLang, tmp_path: Path, monkeypatch: Any) -> None:
+    """Where it is up and says which routes it has."""
+    from sglang_telemetry.testing import fake_routes
+
+    routes = {path: route for path, route in fake_routes._ROUTES.items() if path != "/pause_generation"}
+    monkeypatch.setattr(fake_routes, "_ROUTES", routes)
+    with pytest.raises(ValueError, match=r"pause: the server at .* has no route /pause_generation; use an SGLang"):
+        sglang_telemetry.instrument(engine_of(server, tmp_path), sinks=[], remedies=Remedies(pause="abort"))
+
+
+def test_a_server_that_is_not_up_yet_refuses_nothing(tmp_path: Path) -> None:
+    """It may be started after the trainer."""
+    with FakeSGLang() as server:
+        pass
+    engine = engine_of(server, tmp_path)
+    sglang_telemetry.instrument(engine, sinks=[], remedies=Remedies(pause="abort", retry=True)).uninstrument()
+
+
+class Safe(SavableModel):
+    """Saves as it is told to; safetensors only where it can."""
+
+    can = True
+
+    def save_pretrained(self, path: str, state_dict: Any = None, safe_serialization: bool = True) -> None:
+        """One file."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+        name = "model.safetensors" if safe_serialization else "pytorch_model.bin"
+        (Path(path) / name).write_text(json.dumps([safe_serialization]))
+        if safe_serialization and not self.can:
+            raise RuntimeError("Some tensors share memory")
+
+
+def test_safetensors_in_the_place_of_pickle(server: FakeSGLang, tmp_path: Path) -> None:
+    """The engine asks for pickle, and safetensors are saved."""
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+    server.inject(Fault.NOT_APPLIED)
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(safetensors=True)):
+        assert engine.update_policy(Safe()) is True
+    assert told(sink) == ["safetensors done"]
+    assert files(tmp_path / "checkpoint").keys() == {"model.safetensors"}
+
+
+def test_a_model_that_cannot_be_saved_as_safetensors(server: FakeSGLang, tmp_path: Path) -> None:
+    """It is saved as the engine asks for, nothing of the attempt is left, and it is not tried again."""
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+    server.inject(Fault.NOT_APPLIED, times=2)
+    model = Safe()
+    model.can = False
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(safetensors=True)):
+        assert engine.update_policy(model) is True
+        assert engine.update_policy(model) is True
+    assert told(sink) == ["safetensors failed"]
+    assert files(tmp_path / "checkpoint").keys() == {"pytorch_model.bin"}
+
+
+def test_weights_are_tagged_where_that_is_asked_for(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """As ``instrument(tag_weights=True)`` does."""
+    engine = engine_of(server, tmp_path)
+    with sglang_telemetry.instrument(engine, run="grpo", sinks=[], remedies=Remedies(tag_weights=True)):
+        engine.update_policy(Policy(models))
+    assert server.state().weight_version.startswith("grpo:")
+
+
+def test_what_the_environment_asks_for(server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Without a line of code; what the code asks for counts alone."""
+    monkeypatch.setenv("SGLANG_TELEMETRY_REMEDIES", "validate, pause=retract")
+    engine, sink = engine_of(server, tmp_path), RecordingSink()
+    with sglang_telemetry.instrument(engine, sinks=[sink]):
+        engine.update_policy(Policy(models))
+    assert told(sink) == ["validate done", "pause done", "release done"]
+    sink = RecordingSink()
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies()):
+        engine.update_policy(Policy(models))
+    assert told(sink) == []
+
+
+@pytest.mark.parametrize("named", ["its own", "another"])
+def test_what_was_not_saved_in_the_folder_is_not_published(
+    named: str, server: FakeSGLang, models: Path, tmp_path: Path
+) -> None:
+    """An engine that sends what somebody else has saved, into its folder or into another: that is what is sent."""
+    live = tmp_path / "checkpoint"
+    shutil.copytree(models / "v2", live)
+    other = models / "v3"
+
+    class Sends(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            folder = self.shared_ckpt_path if named == "its own" else str(other)
+            url = f"{self.base_url}/update_weights_from_disk"
+            return bool(self.http.post(url, json={"model_path": folder}, timeout=5).status_code == 200)
+
+    sink = RecordingSink()
+    with sglang_telemetry.instrument(
+        Sends(server.url, str(live)), sinks=[sink], remedies=Remedies(publish_atomically=True)
+    ) as telemetry:
+        assert telemetry._instrument is not None
+        assert telemetry._instrument._engine.update_policy(None) is True
+    assert told(sink) == ["publish skipped"]
+    assert server.updates[0].json() == {"model_path": str(live if named == "its own" else other)}
+    assert files(live) == files(models / "v2")
+    assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_bodies_that_are_text_are_led_to_the_folder_too(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """An engine may write its JSON itself."""
+
+    class Writes(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            model.save_pretrained(self.shared_ckpt_path)
+            body = json.dumps({"model_path": self.shared_ckpt_path})
+            headers = {"Content-Type": "application/json"}
+            answer = self.http.post(f"{self.base_url}/update_weights_from_disk", data=body, headers=headers, timeout=5)
+            return bool(answer.status_code == 200)
+
+    engine, sink = Writes(server.url, str(tmp_path / "checkpoint")), RecordingSink()
+    remedies = Remedies(publish_atomically=True, pause="abort")
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies):
+        assert engine.update_policy(Policy(models)) is True
+    assert told(sink) == ["publish done", "pause done", "release done"]
+    assert server.updates[0].json() == {"model_path": str(tmp_path / "checkpoint")}
+    assert server.state().paused is None
