@@ -35,7 +35,7 @@ _NOT_APPLIED = {
 _CONTINUED = (
     "the training goes on with the weights of an earlier sync: its rollouts are stale; weight_sync.failed says why"
 )
-_LEFT_PAUSED = "its trainer paused it for a sync and is gone, and it answers no rollout"
+_LEFT_PAUSED = "its trainer paused it for a sync and left it so: it answers no rollout"
 _SAME = "is this the model that is trained, and does its optimizer step?"
 _NEW = "the weights ARE new, do not send them again"
 

@@ -187,10 +187,13 @@ S = {"server": "s:1"}
             [
                 alert("WeightSyncFailed", cause="unreachable", **S),
                 alert("SGLangServerNotReady", **S),
+                alert("SGLangServerLeftPaused", **S),
                 alert("WeightSyncNotApplied", **S),
                 alert("WeightSyncStale"),
             ],
             [
+                alert("SGLangServerLeftPaused", server="s:2"),
+                alert("WeightSyncContinuedStale", severity="warning"),
                 alert("WeightSyncFailed", cause="disk_full", **S),
                 alert("WeightSyncFailed", cause="unreachable", server="s:2"),
                 alert("SGLangServerLostWeights", **S),
@@ -210,13 +213,15 @@ S = {"server": "s:1"}
                 alert("WeightSyncTrainerLost", how="lost"),
                 alert("WeightSyncStale", run="another"),
                 alert("SGLangServerLostWeights", **S),
+                alert("SGLangServerLeftPaused", **S),
+                alert("WeightSyncContinuedStale", severity="warning"),
                 alert("WeightSyncTelemetryDown"),
             ],
         ),
         (
             alert("WeightSyncFailed", cause="trainer_lost", **S),
             [alert("WeightSyncTrainerLost", how="lost")],
-            [alert("WeightSyncTrainerLost", how="lost", run="another")],
+            [alert("WeightSyncTrainerLost", how="lost", run="another"), alert("SGLangServerLeftPaused", **S)],
         ),
         (
             alert("WeightSyncTrainerLost", how="lost"),
@@ -230,6 +235,16 @@ S = {"server": "s:1"}
         ),
         (alert("WeightSyncStuck", rank="0", phase="request"), [alert("WeightSyncStale")], []),
         (alert("SGLangServerNotReady", **S), [alert("WeightSyncStale")], [alert("WeightSyncStuck", rank="0")]),
+        (
+            alert("SGLangServerLeftPaused", **S),
+            [alert("SGLangServerNotReady", **S), alert("SGLangServerNotReady", run="another", **S)],
+            [
+                alert("SGLangServerNotReady", server="s:2"),
+                alert("SGLangServerLeftPaused", run="another", **S),
+                alert("WeightSyncFailed", cause="trainer_lost", **S),
+                alert("WeightSyncTrainerLost", how="lost", run="another"),
+            ],
+        ),
         (
             alert("SGLangServerLostWeights", **S),
             [alert("WeightSyncNotApplied", **S)],
@@ -263,7 +278,10 @@ def test_no_two_alerts_silence_each_other(tmp_path: Path) -> None:
     everything = [
         alert("SGLangServerDown", reason="gone", **S),
         alert("SGLangServerNotReady", **S),
+        alert("SGLangServerLeftPaused", **S),
+        alert("SGLangServerLeftPaused", run="another", **S),
         alert("SGLangServerLostWeights", **S),
+        alert("WeightSyncContinuedStale", severity="warning"),
         alert("WeightSyncFailed", cause="trainer_lost", **S),
         alert("WeightSyncFailed", cause="unreachable", **S),
         alert("WeightSyncNotApplied", **S),
@@ -284,7 +302,9 @@ def test_no_two_alerts_silence_each_other(tmp_path: Path) -> None:
         active = [one["labels"]["alertname"] for one in alertmanager.alerts() if one["status"]["state"] == "active"]
     assert sorted(active) == [
         "SGLangServerDown",
+        "SGLangServerLeftPaused",
         "SGLangServerLostWeights",
+        "WeightSyncContinuedStale",
         "WeightSyncFailed",
         "WeightSyncTelemetryDown",
     ]

@@ -39,6 +39,7 @@ class InstantSession(requests.Session):
 
 def cost(folder: Path, remedies: Remedies, model: SavableModel, pairs: int) -> tuple[float, float]:
     """Seconds, as medians: of a sync without remedies, and what these add to its neighbour in time."""
+    folder.mkdir(parents=True)
     engines = []
     for number in range(2):
         one = SharedFolderEngine("http://127.0.0.1:30000", str(folder / f"c{number}"))

@@ -112,6 +112,7 @@ def test_failing(day: Prometheus) -> None:
         ("WeightSyncFailed", GRPO, GRPO_SERVER, "timeout", "critical"),
         ("WeightSyncFailureRateHigh", GRPO, GRPO_SERVER, "", "warning"),
         ("WeightSyncSameBytes", GRPO, "", "", "warning"),
+        ("WeightSyncContinuedStale", GRPO, "", "", "warning"),
     }
     assert by(day, "weight_sync_unchanged_syncs", now, "run") == {(GRPO,): 4, (PPO,): 0}
 
