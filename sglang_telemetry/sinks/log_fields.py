@@ -123,7 +123,7 @@ def remedied_fields(event: Remedied) -> dict[str, Any]:
 def left_paused_fields(event: ServerSeen, run: str) -> dict[str, Any]:
     """Which server a run left paused, and how it is released."""
     release = f"sglang-telemetry check --server http://{event.server} --release"
-    return {"run": run, "server": event.server, "hint": f"{_LEFT_PAUSED}: {release}"}
+    return {"run": run, "server": event.server, "hint": f"{_LEFT_PAUSED}; {release}"}
 
 
 def _remedy(remedy: Remedy) -> dict[str, Any]:

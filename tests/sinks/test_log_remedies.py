@@ -147,7 +147,7 @@ def test_a_server_that_was_left_paused_on_a_terminal() -> None:
     released = f"sglang-telemetry check --server http://{SERVER} --release"
     assert console(PAUSED) == [
         f"ERROR   sglang_server.left_paused  {SERVER}  run=grpo",
-        f"first:  its trainer paused it for a sync and left it so: it answers no rollout: {released}",
+        f"first:  its trainer paused it for a sync and left it so: it answers no rollout; {released}",
     ]
     both = seen(ready=False, left_paused=("grpo",), newly_left_paused=("grpo",), went_back=True)
     assert [line["event"] for line in lines(both)] == ["sglang_server.left_paused", "sglang_server.went_back"]
