@@ -487,8 +487,8 @@ def _server() -> list[Json]:
             "State of each server",
             "synced: it runs what was synced last, by the checksum of /weights_checker; where there is none, by the "
             "names that /model_info shows. other weights: it does not. not ready: /ready says 503, as in a pause. "
-            "left paused: by a trainer, which is gone or could not end it; sglang-telemetry check --release does. down: "
-            "no answer.",
+            "left paused: by a trainer, which is gone or could not end it; sglang-telemetry check --release does. "
+            "down: no answer.",
             Query(expr=_SERVER_STATE, legend="{{server}}"),
             width=14,
             height=6,
