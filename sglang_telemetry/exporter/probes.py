@@ -25,7 +25,6 @@ from sglang_telemetry.events import (
 )
 from sglang_telemetry.exporter.per_server import of_each_server
 from sglang_telemetry.names import Component
-from sglang_telemetry.server_truth import paused
 from sglang_telemetry.server_truth.client import Look, Reach, look
 from sglang_telemetry.server_truth.keys import Keys
 from sglang_telemetry.server_truth.reconcile import Resolved, ServerState
@@ -135,7 +134,7 @@ class Probes:
                     self._soon(server)
             case Remedied() if event.target.server is not None:
                 with self._lock:
-                    paused.note(self._state(event.target.server).paused, event)
+                    self._state(event.target.server).paused.note(event)
             case ProcessEnded():
                 self._gone(event.identity)
             case ProcessLost():
@@ -151,7 +150,7 @@ class Probes:
     def left_paused(self) -> list[str]:
         """Servers that a trainer left paused which is gone: they are looked at until they are ready."""
         with self._lock:
-            return [server for server, state in self._states.items() if any(map(paused.is_left, state.paused.values()))]
+            return [server for server, state in self._states.items() if state.paused.any_left]
 
     def forget(self, *, but: set[str]) -> None:
         """Forget the servers that no run uses any more."""
@@ -212,9 +211,9 @@ class Probes:
                 current=state.current() if told else {},
                 confirmed={run: version.sequence for run, version in state.confirmed.items()},
                 confirmed_of={run: version.run_id for run, version in state.confirmed.items()},
-                left_paused=paused.left(state.paused) if up else (),
+                left_paused=state.paused.left() if up else (),
                 newly_left_paused=noticed.left_paused,
-                released=paused.released(state.paused),
+                released=state.paused.released(),
             )
             lasting = noticed.restarted or state.lasting() != before
         for one in noticed.resolved:  # first, so that nothing is confirmed that is not published
@@ -275,7 +274,7 @@ class Probes:
 
     def _gone(self, identity: Identity) -> None:
         with self._lock:
-            servers = [server for server, state in self._states.items() if paused.gone(state.paused, identity)]
+            servers = [server for server, state in self._states.items() if state.paused.gone(identity)]
         for server in servers:
             self._soon(server)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from sglang_telemetry.events import CheckpointInspected, SyncRecord
 from sglang_telemetry.names import Applied, Evidence
 from sglang_telemetry.server_truth.client import Look, ModelInfo, Reach
-from sglang_telemetry.server_truth.paused import Paused, end, looked
+from sglang_telemetry.server_truth.paused import Pauses
 from sglang_telemetry.server_truth.synced import Bytes, Claim, Interval, Sighting, Synced, is_start, synced
 from sglang_telemetry.tags import verifiable
 
@@ -100,7 +100,7 @@ class ServerState:
         versions: The last few weight versions that were sent, and what they stand for.
         confirmed: By run, the last sync that the server was seen to run.
         confirmed_before: By run, the one before that, in case it turns out otherwise.
-        paused: By run, the pause of a sync of which no end is known.
+        paused: The pauses of its runs.
     """
 
     server: str
@@ -123,7 +123,7 @@ class ServerState:
     versions: dict[str, Version] = field(default_factory=dict)
     confirmed: dict[str, Version] = field(default_factory=dict)
     confirmed_before: dict[str, Version] = field(default_factory=dict)
-    paused: dict[str, Paused] = field(default_factory=dict)
+    paused: Pauses = field(default_factory=Pauses)
 
     def note_sync(self, record: SyncRecord) -> None:
         """A coordinator's sync to this server has ended."""
@@ -206,8 +206,8 @@ class ServerState:
             resolved += self._sighted(seen)
         self.version = look.version or (None if restarted else self.version)
         if restarted:
-            end(self.paused)
-        left = looked(self.paused, ready=look.ready, began_at=began_at)
+            self.paused.end()
+        left = self.paused.looked(ready=look.ready, began_at=began_at)
         return Noticed(restarted=restarted, went_back=went_back, resolved=tuple(resolved), left_paused=left)
 
     def current(self) -> dict[str, bool]:
