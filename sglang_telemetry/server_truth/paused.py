@@ -78,9 +78,7 @@ class Pauses:
         if ready is not False:
             return ()
         held_at = max((one.at for one in self.by_run.values() if not one.left and not one.over), default=0.0)
-        newly = tuple(
-            run for run, one in self.by_run.items() if one.is_left and not one.seen and not one.at < held_at
-        )
+        newly = tuple(run for run, one in self.by_run.items() if one.is_left and not one.seen and not one.at < held_at)
         for run in newly:
             self.by_run[run].seen = True
         return newly

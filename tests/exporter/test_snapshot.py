@@ -25,12 +25,12 @@ from sglang_telemetry.events import (
 )
 from sglang_telemetry.exporter import snapshot
 from sglang_telemetry.exporter.follow import Followed
-from sglang_telemetry.names import SERVER_LAST_RESTART, SERVER_RESTARTS, Component, Exit, Phase, Result
+from sglang_telemetry.names import SERVER_LAST_RESTART, SERVER_RESTARTS, Action, Component, Exit, Phase, Result
 from sglang_telemetry.server_truth.client import Look, ModelInfo, Reach
 from sglang_telemetry.server_truth.reconcile import ServerState
 from sglang_telemetry.sinks.process_state import ProcessState
 from sglang_telemetry.sinks.tally import Tally
-from tests.sinks import START, begun, ended, entered, failed, record, started, who
+from tests.sinks import START, begun, ended, entered, failed, record, remedied, started, who
 
 
 def tally_of(*events: Event) -> Tally:
@@ -77,6 +77,10 @@ def of_all_kinds() -> ServerState:
         state.note_sync(record(who(0, run=run), at=START + 10, checkpoint=Checkpoint(path="/w"), version="3"))
     state.note_look(replace(seen, info=replace(info, model_path="/w")), began_at=START + 20, ended_at=START + 20.5)
     state.note_look(Look(reach=Reach.REFUSED), began_at=START + 30, ended_at=START + 30)
+    state.paused.note(remedied(who(), Action.RELEASE))
+    state.paused.note(replace(remedied(who(), Action.PAUSE), at=START + 40))
+    state.paused.gone(who())
+    state.paused.looked(ready=False, began_at=START + 50)
     return state
 
 
