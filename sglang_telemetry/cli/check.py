@@ -74,42 +74,44 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.server and not alone:
         raise ValueError("--server is missing: write --server http://10.0.0.7:30000")
     if arguments.release:
-        return _release(arguments)
-    if arguments.shared_path is None and not alone:
+        _alone(arguments)
+    elif arguments.shared_path is None and not alone:
         raise ValueError("--shared-path is missing: write the folder that the trainer writes checkpoints to")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what a server said may have letters that the terminal has not
     try:
-        report = preflight(
-            arguments.server,
-            shared_path=arguments.shared_path,
-            model_dir=arguments.model,
-            checkpoint_dir=arguments.checkpoint,
-            timeout_seconds=None if arguments.timeout is None else _seconds(arguments.timeout),
-            keys=Keys.from_environ(os.environ),
-            dry_run=arguments.dry_run,
-        )
+        report = _report(arguments)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    return _show(report, as_json=arguments.json)
-
-
-def _release(arguments: argparse.Namespace) -> int:
-    others = {"--shared-path": "shared_path", "--model": "model", "--checkpoint": "checkpoint", "--dry-run": "dry_run"}
-    given = [option for option, name in others.items() if getattr(arguments, name)]
-    if given:
-        raise ValueError(f"--release goes with --server alone: leave out {', '.join(given)}")
-    return _show(release(arguments.server, keys=Keys.from_environ(os.environ)), as_json=arguments.json)
-
-
-def _show(report: Report, *, as_json: bool) -> int:
-    if as_json:
+    if arguments.json:
         print(report.to_json())
     elif sys.stdout.isatty():
         print_report(report, Console(highlight=False))
     else:
         print("\n".join(lines_of(report)))
     return report.exit_code
+
+
+def _alone(arguments: argparse.Namespace) -> None:
+    others = ("--shared-path", "--model", "--checkpoint", "--timeout", "--dry-run")
+    given = [option for option in others if getattr(arguments, option[2:].replace("-", "_"))]
+    if given:
+        raise ValueError(f"--release goes with --server alone: leave out {', '.join(given)}")
+
+
+def _report(arguments: argparse.Namespace) -> Report:
+    keys = Keys.from_environ(os.environ)
+    if arguments.release:
+        return release(arguments.server, keys=keys)
+    return preflight(
+        arguments.server,
+        shared_path=arguments.shared_path,
+        model_dir=arguments.model,
+        checkpoint_dir=arguments.checkpoint,
+        timeout_seconds=None if arguments.timeout is None else _seconds(arguments.timeout),
+        keys=keys,
+        dry_run=arguments.dry_run,
+    )
 
 
 def print_report(report: Report, console: Console) -> None:

@@ -18,6 +18,7 @@ from sglang_telemetry.cli.check import lines_of, print_report
 from sglang_telemetry.preflight import Check, Report
 from sglang_telemetry.preflight.findings import at, fail, ok, warn
 from sglang_telemetry.testing import FakeSGLang
+from tests.harness.answers import Answers, Held
 from tests.harness.processes import free_port
 from tests.testing.checkpoints import tensors, truncate, write_folder
 
@@ -272,6 +273,30 @@ def test_a_release_wants_the_admin_key() -> None:
 
 def test_a_release_does_nothing_else(tmp_path: Path) -> None:
     """What else is asked for with it is refused."""
-    done = check("--server", "http://127.0.0.1:1", "--release", "--shared-path", tmp_path, "--dry-run")
+    done = check(
+        "--server", "http://127.0.0.1:1", "--release", "--shared-path", tmp_path, "--dry-run", "--timeout", "9"
+    )
     assert done.returncode == 2
-    assert "--release goes with --server alone: leave out --shared-path, --dry-run" in done.stderr
+    assert "--release goes with --server alone: leave out --shared-path, --timeout, --dry-run" in done.stderr
+    alone = check("--checkpoint", tmp_path, "--release")
+    assert (alone.returncode, "leave out --checkpoint" in alone.stderr) == (2, True)
+
+
+def test_a_release_on_a_terminal_without_the_letters() -> None:
+    """What a server says is printed all the same."""
+    with Answers((500, "Nicht möglich →".encode())) as server:
+        done = check("--server", server.url, "--release", PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert done.returncode == 2
+    assert "/continue_generation answers 500: Nicht m?glich ?" in done.stdout
+
+
+def test_a_release_that_is_interrupted() -> None:
+    """Ends as any other check does."""
+    held = Held((200, b"{}"))
+    with Answers(held) as server, held:
+        command = [sys.executable, "-m", "sglang_telemetry", "check", "--server", server.url, "--release"]
+        process = subprocess.Popen(command, env=_CLEAN, stderr=subprocess.PIPE, text=True)
+        assert held.asked.wait(30)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (130, "")
