@@ -1,19 +1,12 @@
 """What the journals of a command that has ended say of its last failed sync, also of ranks that were killed in it."""
 
-from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
-from sglang_telemetry.events import Event, ProcessLost, SyncRecord, SyncStarted
+from sglang_telemetry.cli.launched import trainers
+from sglang_telemetry.events import ProcessLost, SyncRecord, SyncStarted
 from sglang_telemetry.exporter.follow import Followed
-from sglang_telemetry.journal.lock import is_held
-from sglang_telemetry.journal.reader import SegmentReader
-from sglang_telemetry.journal.retention import segments, stem_of
 from sglang_telemetry.names import Exit, Result
 from sglang_telemetry.spans import Span, spans_of
-
-_SEGMENTS_READ = 2
-"""A sync can begin in one segment and end in the next; older ones hold older syncs."""
 
 _SyncKey = tuple[str, str, int]
 
@@ -28,13 +21,11 @@ def last_failure(folder: Path, launch_id: str, *, ended_at: float) -> tuple[Span
     """
     syncs: dict[_SyncKey, list[SyncRecord]] = {}
     killed: list[tuple[Followed, SyncStarted]] = []
-    for _, paths in groupby(_of_trainers(folder), key=stem_of):
-        known, records, alive = _read(list(paths)[-_SEGMENTS_READ:])
-        if known.head is None or known.head.launch_id != launch_id:
-            continue
-        for record in records:
+    for trainer in trainers(folder, launch_id):
+        known = trainer.known
+        for record in trainer.records:
             syncs.setdefault(_key(record), []).append(record)
-        if known.sync is not None and not known.over and not alive:
+        if known.sync is not None and not known.over and not trainer.alive:
             killed.append((known, known.sync))
     ended: dict[_SyncKey, list[SyncRecord | ProcessLost]] = {key: [*records] for key, records in syncs.items()}
     for known, sync in killed:
@@ -46,37 +37,6 @@ def last_failure(folder: Path, launch_id: str, *, ended_at: float) -> tuple[Span
     failed = [events for events in ended.values() if any(one.result is Result.FAILURE for one in events)]
     latest = max(failed, key=lambda events: max(_started_at(one) for one in events), default=[])
     return tuple(span for event in latest for span in spans_of(event))
-
-
-def _of_trainers(folder: Path) -> list[Path]:
-    # Not the launcher's own: closing a descriptor of a journal that this process writes would drop its lock.
-    return [path for path in segments(folder) if not path.name.startswith("launch-")]
-
-
-def _read(paths: list[Path]) -> tuple[Followed, list[SyncRecord], bool]:
-    """What one process's journal says in the end, its syncs that ended, and whether the process lives."""
-    known, records, alive = Followed(stem=""), list[SyncRecord](), False
-    for path in paths:
-        try:
-            reader = SegmentReader(path)
-        except OSError:
-            continue
-        try:
-            alive = is_held(reader.fileno()) is True
-            for event in _events(reader):
-                known.note(event)
-                if isinstance(event, SyncRecord):
-                    records.append(event)
-        finally:
-            reader.close()
-    return known, records, alive
-
-
-def _events(reader: SegmentReader) -> Iterator[Event]:
-    try:
-        yield from reader.events(to_end_of_file=True)
-    except OSError:
-        return
 
 
 def _key(sync: SyncRecord | SyncStarted) -> _SyncKey:

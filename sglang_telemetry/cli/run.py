@@ -28,7 +28,7 @@ from sglang_telemetry.exporter.settings import parse_duration, parse_listen
 from sglang_telemetry.identity import label_value, script_name
 from sglang_telemetry.journal.folder import default_folder
 from sglang_telemetry.journal.launch import LaunchJournal
-from sglang_telemetry.names import DEFAULT_LISTEN, Env
+from sglang_telemetry.names import DEFAULT_LISTEN, Env, LogEvent
 from sglang_telemetry.text import is_terminal
 
 EXPORTER_START_SECONDS = 5.0
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             exporter.linger(linger, "the command failed")
         elif exporter.is_scraped():  # who saw the run live must see that it ended, or takes it for a host that is gone
             exporter.linger(linger, "the command ended")
-        exporter.say_findings()
+        _say_left_paused(folder.absolute(), launch.launch_id, said=exporter.say_findings())
         exporter.stop(others=launch.others_live())
         launch.close()
     return code
@@ -133,6 +133,22 @@ def _show_last_failure(folder: Path, launch_id: str) -> None:
             print_tree(spans, console if console.is_terminal else Console(stderr=True, highlight=False, width=120))
     except Exception as error:
         _say(f"the failed sync cannot be shown: {type(error).__name__}: {error}")
+
+
+def _say_left_paused(folder: Path, launch_id: str, *, said: list[str]) -> None:
+    """Name the servers that wait for somebody's hand now, but for those of which the exporter said so already."""
+    try:
+        from sglang_telemetry.cli.left_paused import left_paused
+
+        found = [line for line in said if LogEvent.SERVER_LEFT_PAUSED in line]
+        for server, url in left_paused(folder, launch_id).items():
+            if not any(server in line for line in found):
+                _say(
+                    f"{server} was left paused, and rollouts wait until it is released:\n"
+                    f"  sglang-telemetry check --server {url} --release"
+                )
+    except Exception as error:
+        _say(f"whether a server was left paused is not known: {type(error).__name__}: {error}")
 
 
 class _Child:
@@ -242,12 +258,17 @@ class _Exporter:
             if seen and all(at > since for at in regular):
                 return
 
-    def say_findings(self) -> None:
-        """What the exporter found out about servers while the command ran; the last of it."""
+    def say_findings(self) -> list[str]:
+        """What the exporter found out about servers while the command ran; the last of it.
+
+        Returns:
+            The lines.
+        """
         lines = [line for line in self._heard().splitlines() if not line.startswith(OF_THE_EXPORTER)]
         shown = list(itertools.dropwhile(lambda line: line.startswith(" "), lines[-_LINES_SHOWN:]))
         if shown:
             _say("the exporter found out:\n" + "\n".join(shown))
+        return shown
 
     def _heard(self) -> str:
         """The end of what it has written; it shares our file position, so that must not be moved."""

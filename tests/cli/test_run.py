@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from sglang_telemetry.cli.run import script_of
 from sglang_telemetry.exporter.claim import serving
@@ -409,6 +410,62 @@ def test_what_the_exporter_found_out_is_said_at_the_end(tmp_path: Path) -> None:
 def test_nothing_found_out_is_nothing_said(tmp_path: Path) -> None:
     """Not even that nothing was."""
     assert "found out" not in run(tmp_path, sys.executable, "-c", "pass").stderr
+
+
+PAUSING = """
+import os, signal, sys, requests, sglang_telemetry
+from sglang_telemetry.events import Remedied
+from sglang_telemetry.names import Action, Component
+
+class Engine:
+    base_url, http = sys.argv[1], requests
+
+    def update_policy(self, model):
+        body = {"model_path": "/nowhere"}
+        if self.http.post(self.base_url + "/update_weights_from_disk", json=body, timeout=5).status_code != 200:
+            raise RuntimeError("SGLang update_policy failed")
+
+class Killer:
+    component = Component.SINK
+
+    def emit(self, event):
+        if isinstance(event, Remedied) and event.remedy.action is Action(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self):
+        pass
+
+engine = Engine()
+sinks = [sglang_telemetry.JournalSink(), Killer()]
+sglang_telemetry.instrument(engine, sinks=sinks, remedies=sglang_telemetry.Remedies(pause="abort"))
+engine.update_policy(None)
+"""
+
+
+@pytest.mark.parametrize("linger", ["0s", "3s"])
+def test_a_server_that_was_left_paused_is_said_once_with_what_releases_it(tmp_path: Path, linger: str) -> None:
+    """Whether the exporter had the time to look or not."""
+    with FakeSGLang() as server:
+        options = ("--run", "grpo", "--linger", linger)
+        done = run(tmp_path / "j", sys.executable, "-c", PAUSING, server.url, "pause", options=options)
+        assert done.returncode == 128 + signal.SIGKILL
+        assert server.state().paused is not None
+        assert done.stderr.count("--release") == 1
+        assert f"sglang-telemetry check --server {server.url} --release" in done.stderr
+        assert server.host_port in next(
+            line for line in done.stderr.splitlines() if "left" in line and "paused" in line
+        )
+
+
+def test_a_server_that_was_continued_or_that_somebody_else_paused_is_not_said(tmp_path: Path) -> None:
+    """Not when the trainer ended right after its own release, and not when it never paused it."""
+    with FakeSGLang() as server:
+        released = run(tmp_path / "j", sys.executable, "-c", PAUSING, server.url, "release")
+        assert (released.returncode, server.state().paused) == (128 + signal.SIGKILL, None)
+        assert requests.post(f"{server.url}/pause_generation", json={}, timeout=10).status_code == 200
+        failed = run(tmp_path / "j", sys.executable, "-c", FAILING, server.url, "3")
+        assert failed.returncode == 3
+    assert "--release" not in released.stderr + failed.stderr
 
 
 def test_journals_that_cannot_be_read_cost_nothing_but_the_tree(tmp_path: Path) -> None:
