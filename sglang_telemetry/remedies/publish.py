@@ -4,25 +4,38 @@ What is left of a sync lies under a hidden name beside the folder, so that any l
 that its process lives.
 """
 
+import contextlib
 import errno
-import fcntl
 import os
-import shutil
-import stat
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 
-from sglang_telemetry.checkpoint.choice import WEIGHTS
-from sglang_telemetry.checkpoint.filesystem import facts_of, mount_points
+from sglang_telemetry.checkpoint.filesystem import facts_of
+from sglang_telemetry.remedies.carry import carry_over, copy_attributes, folders_with_weights
+from sglang_telemetry.remedies.claims import Beside, Claim, Role
 from sglang_telemetry.remedies.forked import forget_in_child
-from sglang_telemetry.remedies.rename import Swap, cannot_exchange, exchange, replace
+from sglang_telemetry.remedies.leftovers import forsake, tidy
+from sglang_telemetry.remedies.place import Place, look, mounts_below, try_out
+from sglang_telemetry.remedies.rename import Swap, Way, exchange, replace
+from sglang_telemetry.remedies.trees import own_links, sync_files, sync_folder, sync_folders
 
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-_NETWORK = ("nfs", "cifs", "smb", "lustre", "ceph", "gpfs", "beegfs", "9p", "afs", "glusterfs", "fuse.")
+# File systems of which another host can know a folder by its handle. Of a type that is not known the same is thought:
+# a load that fails is seen, and one of old weights is not.
+_NETWORK = ("nfs", "cifs", "smb", "lustre", "ceph", "gpfs", "beegfs", "9p", "virtiofs", "afs", "glusterfs", "fuse.")
+_FIRST = "the first one"
+
+
+def has_weights(folder: str) -> bool:
+    """Is there a file of weights in a folder?"""
+    try:
+        return bool(folders_with_weights(folder))
+    except OSError:
+        return False
 
 
 class Publisher:
-    """Publishes checkpoints of one folder.
+    """Publishes checkpoints of one folder; one sync at a time.
 
     Args:
         folder: Where the server looks; of a symbolic link, what it leads to is exchanged, and the link stays.
@@ -40,63 +53,58 @@ class Publisher:
         swap: Swap = exchange,
         fs_type: Callable[[str], str | None] = lambda path: facts_of(path).fs_type,
     ) -> None:
-        self._swap, self._given = swap, os.fspath(folder)
-        self.live = os.path.realpath(self._given)
-        parent, name = os.path.split(self.live)
-        self._parent = parent
-        self._staging = os.path.join(parent, f".{name}.sglang-telemetry")
-        self._aside = f"{self._staging}.aside"
-        _check(self._given, self.live, parent, swap)
-        self._network = (fs_type(parent) or "").startswith(_NETWORK)
-        self._fd: int | None = None
-        self._removal: threading.Thread | None = None
+        self._given = os.path.abspath(folder) if os.fspath(folder) else ""  # the process may change its folder
+        self._swap, self._fs_type = swap, fs_type
+        self._place = look(self._given)
+        try_out(self._place, swap)
+        self._staging: Claim | None = None
+        self._writer: threading.Thread | None = None
+        self._old: Claim | None = None
+        self._removals: list[threading.Thread] = []
         forget_in_child(self)
 
     def recover(self) -> str | None:
-        """Remove what a crash has left, and put back a folder that it has moved aside.
+        """Remove what a crash has left, and put back a folder that it has moved aside; never raises.
 
         Returns:
             What was done, in words; None when there was nothing. What a living process uses is left alone.
         """
-        done = []
-        if os.path.lexists(self._aside) and not os.path.lexists(self.live):
-            os.rename(self._aside, self.live)
-            done.append(f"put back {self.live}")
-        for path in (self._staging, self._aside):
-            if os.path.lexists(path) and self._is_free(path):
-                _remove(path)
-                done.append(f"removed {path}")
-        return ", ".join(done) or None
+        try:
+            tidied = tidy(self._place.folder, network=self._is_network(), certain=True)
+        except OSError as error:
+            return f"what was left could not be looked for: {error.strerror}"
+        return ", ".join((*tidied.done, *(f"not removed: {error}" for error in tidied.failed))) or None
 
     def begin(self) -> str:
         """An empty folder to write into, beside the real one.
 
         Raises:
-            OSError: It cannot be made; with EBUSY another process is writing this checkpoint.
+            OSError: It cannot be made; with EBUSY another process, or another thread of this one, is writing this
+                checkpoint.
         """
+        writer = self._writer
+        if self._staging and writer and writer.is_alive() and writer is not threading.current_thread():
+            raise OSError(errno.EBUSY, "another thread writes this checkpoint", self._staging.path)
         self.close(None)
-        for path in (self._staging, self._aside):
-            if os.path.lexists(path):
-                if self._is_free(path, unknown=True) is False:
-                    raise OSError(errno.EBUSY, "another process writes this checkpoint", path)
-                self._recover_aside()
-                _remove(path, strict=True)
-        os.mkdir(self._staging, 0o700)
-        self._fd = _locked(self._staging)
+        self._place = self._looked_at()
+        beside = Beside(self._place.folder)
+        self._tidied()
+        staging = beside.make(Role.STAGING)
         try:
-            there = os.stat(self.live)
-        except OSError:
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(self._staging, 0o777 & ~umask)
-        else:
-            if (there.st_uid, there.st_gid) != (os.geteuid(), os.getegid()):
-                _permitted(os.chown, self._staging, there.st_uid, there.st_gid)
-            os.chmod(self._staging, stat.S_IMODE(there.st_mode))
-        return self._staging
+            with contextlib.suppress(FileNotFoundError):
+                copy_attributes(self._place.folder, staging.path)  # before its files: they inherit group and lists
+            self._tidied(but=staging.path)  # two that began in the same moment both see the other
+        except BaseException:
+            forsake(staging)
+            raise
+        self._staging, self._writer = staging, threading.current_thread()
+        return staging.path
 
     def publish(self) -> str:
-        """Sync what was written, and put it in its place; files that were not written again, but weights, are kept.
+        """Sync what was written, and put it in its place; what was not written again is kept, but for old weights.
+
+        The weights of a folder are then those that were written, and no others. A folder inside of it into which no
+        weights were written keeps its own.
 
         Returns:
             How it was done, in words.
@@ -104,204 +112,134 @@ class Publisher:
         Raises:
             OSError: It was not done, and what was there is what it was.
         """
-        kept = _carry_over(self.live, self._staging)
-        for path in _walk(self._staging):
-            _sync(path)
-        if os.path.lexists(self.live):
-            way: str = replace(self._staging, self.live, self._aside, swap=self._swap)
-            old = self._staging if os.path.lexists(self._staging) else self._aside
-            self._relock(old)
-        else:
-            os.rename(self._staging, self.live)
-            way, old = "the first one", None
-            self._unlock()
-        _permitted(_sync, self._parent)
-        if old is not None and self._network:
-            # Another host may know the old folder by its handle for a minute, and would load old weights from it: the
-            # handle of one that is gone is stale, and the path is looked up again.
-            _remove(old)
-            way += ", the old one removed"
-        return f"{way}{f', {kept} files kept' if kept else ''}"
+        staging, folder = self._saved(), self._place.folder
+        if self._looked_at() != self._place:
+            raise OSError(errno.ESTALE, "the path leads to another folder than when the save began", self._given)
+        written = folders_with_weights(staging.path)
+        if not written:
+            raise OSError(errno.ENODATA, "no weights were saved", staging.path)
+        own_links(staging.path, was=staging.path)
+        sync_files(staging.path)
+        kept = carry_over(folder, staging.path, written)
+        with contextlib.suppress(FileNotFoundError):
+            copy_attributes(folder, staging.path)
+        sync_folders(staging.path)
+        old, words = self._put_in_place(staging)
+        # From here on the new one is there, and nothing is an error any more.
+        self._staging = None
+        staging.release()
+        with contextlib.suppress(OSError):
+            sync_folder(self._place.parent)
+        if old is not None:
+            # What somebody else wrote into the old one since it was listed.
+            with contextlib.suppress(OSError):
+                if late := carry_over(old.path, folder, written):
+                    kept += late
+                    sync_folders(folder)
+            words += self._retire(old)
+        return f"{words}{f', {kept} files kept' if kept else ''}"
 
     def confirmed(self) -> None:
-        """The server has taken it: the old one goes, in a thread."""
-        self._remove_later()
+        """The server has taken it: the old one goes, in a thread; never raises."""
+        old, self._old = self._old, None
+        self._remove_later(old)
 
     def abandon(self) -> None:
-        """It will not be published: it goes, in a thread."""
-        self._remove_later()
+        """It will not be published: it goes, in a thread; never raises."""
+        staging, self._staging = self._staging, None
+        self._remove_later(staging)
 
     def close(self, seconds: float | None = 5.0) -> None:
-        """Wait until what is being removed is gone.
+        """Wait until what is being removed is gone, and let go of the rest: the next start, or sync, removes it.
 
         Args:
             seconds: Longest wait; None for any.
         """
-        removal = self._removal
-        if removal is not None:
-            removal.join(seconds)
-        self._unlock()
+        end = None if seconds is None else time.monotonic() + seconds
+        for removal in self._removals:
+            removal.join(None if end is None else max(0.0, end - time.monotonic()))
+        self._removals = [removal for removal in self._removals if removal.is_alive()]
+        for claim in (self._staging, self._old):
+            if claim is not None:
+                claim.release()
+        self._staging = self._old = None
 
     def forget(self) -> None:
         """In a forked child: all of this is the parent's."""
-        fd, self._fd, self._removal = self._fd, None, None
-        if fd is not None:
-            os.close(fd)
+        self._staging = self._old = self._writer = None
+        self._removals = []
 
-    def _remove_later(self) -> None:
-        if self._removal is not None and self._removal.is_alive():
-            return
-        if not os.path.lexists(self._staging) and not os.path.lexists(self._aside):
-            self._unlock()
-            return
+    def _saved(self) -> Claim:
+        """The staging folder, also where the engine has removed it and made another one before it wrote."""
+        staging = self._staging
+        if staging is None:
+            raise OSError(errno.ENOENT, "nothing is being saved", self._place.folder)
+        if staging.is_there():
+            return staging
         try:
-            self._removal = threading.Thread(target=self._work, name="sglang-telemetry-removal", daemon=True)
-            self._removal.start()
-        except RuntimeError:  # no thread is to be had: the next sync removes it
-            self._removal = None
+            made = Claim.take(staging.path)
+        except FileNotFoundError as error:
+            raise OSError(errno.ENOENT, "the folder that was saved into is gone", staging.path) from error
+        if made is None:
+            raise OSError(errno.EBUSY, "another process writes this checkpoint", staging.path)
+        staging.release()
+        self._staging = made
+        return made
 
-    def _work(self) -> None:
-        for path in (self._staging, self._aside):
-            _remove(path)
-        self._unlock()
-
-    def _recover_aside(self) -> None:
-        if os.path.lexists(self._aside) and not os.path.lexists(self.live):
-            os.rename(self._aside, self.live)
-
-    def _is_free(self, path: str, *, unknown: bool = False) -> bool:
-        """Does no living process use it; where there are no locks, ``unknown``."""
+    def _looked_at(self) -> Place:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return True  # it has gone, or is no folder of anybody's
+            return look(self._given)
+        except ValueError as error:
+            raise OSError(errno.EINVAL, str(error), self._given) from error
+
+    def _tidied(self, but: str | None = None) -> None:
+        """Remove what is left of earlier syncs, as far as nobody uses it."""
+        tidied = tidy(self._place.folder, network=self._is_network(), certain=False, but=but)
+        if tidied.used:
+            raise OSError(errno.EBUSY, "another process writes this checkpoint", tidied.used[0])
+        if tidied.failed:
+            raise tidied.failed[0]
+
+    def _put_in_place(self, staging: Claim) -> tuple[Claim | None, str]:
+        """The old folder, None when there was none, and how it was done."""
+        folder, beside = self._place.folder, Beside(self._place.folder)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            return unknown if error.errno in _NO_LOCKS else False
-        finally:
-            os.close(fd)
-        return True
-
-    def _relock(self, path: str) -> None:
-        """The old folder is this process's now, until it is removed."""
-        self._unlock()
-        self._fd = _locked(path)
-
-    def _unlock(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            # A child that was forked has the descriptor too, until it has come to close it.
-            _permitted(fcntl.flock, fd, fcntl.LOCK_UN)
-            os.close(fd)
-
-
-def _check(given: str, live: str, parent: str, swap: Swap) -> None:
-    """Can that folder be exchanged?"""
-    what = f"publish_atomically: {given!r}"
-    if not os.path.isdir(parent):
-        raise ValueError(
-            f"{what}: {parent!r} is not there; make it, since the new checkpoint is written beside the old"
-        )
-    if os.path.lexists(live) and not os.path.isdir(live):
-        raise ValueError(f"{what} is a file; name a folder")
-    if live in mount_points() or (os.path.isdir(live) and os.stat(live).st_dev != os.stat(parent).st_dev):
-        raise ValueError(
-            f"{what} is a mount point, which cannot be renamed; let the engine save into a folder below it, "
-            f"such as {os.path.join(given, 'policy')!r}"
-        )
-    pair = [os.path.join(parent, f".{os.getpid()}-{name}.sglang-telemetry-trial") for name in "ab"]
-    try:
-        for path in pair:
-            os.mkdir(path)
+            old = Claim.take(folder) or Claim(folder, None, locked=False)  # somebody else's lock guards it as well
+        except FileNotFoundError:
+            os.rename(staging.path, folder)
+            return None, _FIRST
         try:
-            swap(*pair)
-        except OSError as error:
-            if not cannot_exchange(error):
-                raise
-            os.rename(pair[0], f"{pair[0]}c")
-            os.rename(f"{pair[0]}c", pair[0])
-    except OSError as error:
-        raise ValueError(
-            f"{what}: folders cannot be made and renamed in {parent!r} ({error.strerror}); "
-            "give this user the right to, or name a folder elsewhere"
-        ) from error
-    finally:
-        for path in (*pair, f"{pair[0]}c"):
-            _remove(path)
-
-
-def has_weights(folder: str) -> bool:
-    """Is there a file of weights in a folder?"""
-    return any(path.endswith(WEIGHTS) for path in _walk(folder))
-
-
-def _carry_over(live: str, staging: str) -> int:
-    """Keep what lies in the old folder and was not written again, but weights: old ones would be mixed with new."""
-    kept = 0
-    for path in _walk(live):
-        relative = os.path.relpath(path, live)
-        there = os.path.join(staging, relative)
-        # What somebody else removes meanwhile is not missed.
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.makedirs(there, exist_ok=True)
-        elif not path.endswith((*WEIGHTS, ".index.json")) and not os.path.lexists(there):
-            os.makedirs(os.path.dirname(there), exist_ok=True)
-            try:
-                os.link(path, there, follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                shutil.copy2(path, there, follow_symlinks=False)
-            kept += 1
-    return kept
-
-
-def _walk(folder: str) -> Iterator[str]:
-    """All files below a folder, then the folders, innermost first; nothing where there is none."""
-    for where, _, files in os.walk(folder, topdown=False):
-        yield from (os.path.join(where, name) for name in files)
-        yield where
-
-
-def _sync(path: str) -> None:
-    """Have a file or a folder on the disk; what is neither, such as a link, is named by its folder."""
-    mode = os.lstat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        return
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.EBADF}:  # what some file systems say of a folder
+            if mounts := mounts_below(folder):
+                raise OSError(errno.EBUSY, "something is mounted inside of the checkpoint folder", mounts[0])
+            aside = beside.free(Role.ASIDE)
+            way = replace(staging.path, folder, aside, swap=self._swap)
+        except BaseException:
+            old.release()
             raise
-    finally:
-        os.close(fd)
+        old.path = staging.path if way is Way.EXCHANGED else aside
+        return old, str(way)
 
+    def _retire(self, old: Claim) -> str:
+        """What becomes of the old folder until the server has the new one, in words."""
+        if not self._is_network():
+            self._old = old
+            return ""
+        # Another host may know the old folder by its handle for a minute, and would load old weights from it: the
+        # handle of one that is gone is stale, and the path is looked up again.
+        error = forsake(old)
+        return ", the old one removed" if error is None else f", the old one could not be removed: {error}"
 
-def _locked(folder: str) -> int | None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # there are no locks here, or somebody looks right now whether it is free
-        os.close(fd)
-        return None
-    return fd
+    def _is_network(self) -> bool:
+        kind = self._fs_type(self._place.parent)
+        return kind is None or kind == "fuse" or kind.startswith(_NETWORK)
 
-
-def _remove(path: str, *, strict: bool = False) -> None:
-    """A folder with all that is in it; only with ``strict`` it is an error when that cannot be done."""
-    if os.path.islink(path) or (os.path.lexists(path) and not os.path.isdir(path)):
-        _permitted(os.unlink, path)
-    elif os.path.isdir(path):
-        shutil.rmtree(path, ignore_errors=not strict)
-
-
-def _permitted(function: Callable[..., object], *args: object) -> None:
-    """Do it where it is permitted."""
-    try:
-        function(*args)
-    except OSError:
-        return
+    def _remove_later(self, claim: Claim | None) -> None:
+        if claim is None:
+            return
+        try:
+            removal = threading.Thread(target=forsake, args=(claim,), name="sglang-telemetry-removal", daemon=True)
+            removal.start()
+        except RuntimeError:  # no thread is to be had: the next sync removes it
+            claim.release()
+        else:
+            self._removals.append(removal)
