@@ -571,6 +571,11 @@ BUCKETS: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 3
 """Upper bounds in seconds of every histogram: a small model on one host takes 0.05 s, a big one minutes."""
 
 
+def release_command(url: str) -> str:
+    """What continues generation on a server that was left paused."""
+    return f"sglang-telemetry check --server {url} --release"
+
+
 def probe_host(host: str) -> str:
     """The name of a host's probe file, without the suffix, whatever the host is called."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", host)[:200]

@@ -76,6 +76,14 @@ def clean(text: str, *, limit: int = MAX_BYTES) -> str:
     return raw[:limit].decode("utf-8", "ignore")
 
 
+def said_by(error: BaseException) -> str:
+    """An exception in one text, whatever it carries: its class and what it says, cleaned, at most 500 bytes."""
+    try:
+        return clean(f"{type(error).__name__}: {error}", limit=500)
+    except Exception:  # one whose text raises
+        return type(error).__name__
+
+
 @functools.lru_cache(maxsize=64)
 def clean_url(url: str) -> str:
     """The URL without user, password, query values and fragment; unparsable ones are cleaned as text."""

@@ -17,8 +17,8 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 """What files of weights are called."""
 
 _KINDS = (".safetensors", ".bin", ".pt")
-# weight_utils.py, filter_files_not_needed_for_inference
-_NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
+NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
+"""Called like weights, and none: weight_utils.py, filter_files_not_needed_for_inference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def choose(folder: str) -> Choice:
         if choice.files:
             return choice
         break
-    others = [name for name in names if name.endswith(WEIGHTS) and not name.endswith(_NO_WEIGHTS)]
+    others = [name for name in names if name.endswith(WEIGHTS) and not name.endswith(NO_WEIGHTS)]
     if others and not any(name.endswith(".safetensors") for name in others):
         raise Unchecked(f"{others[0]}: of a kind that is not read here")
     raise Faulty("no weight files")
@@ -73,7 +73,7 @@ def _safetensors(folder: str, files: list[str]) -> Choice:
 
 
 def _torch(folder: str, files: list[str]) -> Choice:
-    files = [name for name in files if not name.endswith(_NO_WEIGHTS)]
+    files = [name for name in files if not name.endswith(NO_WEIGHTS)]
     index = _index(folder, BIN_INDEX)
     # transformers removes old shards when it saves a single file in their place, but not their index.
     if index is None or not set(index.values()) & set(files):

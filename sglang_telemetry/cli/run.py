@@ -28,7 +28,7 @@ from sglang_telemetry.exporter.settings import parse_duration, parse_listen
 from sglang_telemetry.identity import label_value, script_name
 from sglang_telemetry.journal.folder import default_folder
 from sglang_telemetry.journal.launch import LaunchJournal
-from sglang_telemetry.names import DEFAULT_LISTEN, Env, LogEvent
+from sglang_telemetry.names import DEFAULT_LISTEN, Env, LogEvent, release_command
 from sglang_telemetry.text import is_terminal
 
 EXPORTER_START_SECONDS = 5.0
@@ -143,10 +143,7 @@ def _say_left_paused(folder: Path, launch_id: str, *, said: list[str]) -> None:
         found = [line for line in said if LogEvent.SERVER_LEFT_PAUSED in line]
         for server, url in left_paused(folder, launch_id).items():
             if not any(server in line for line in found):
-                _say(
-                    f"{server} was left paused, and rollouts wait until it is released:\n"
-                    f"  sglang-telemetry check --server {url} --release"
-                )
+                _say(f"{server} was left paused, and rollouts wait until it is released:\n  {release_command(url)}")
     except Exception as error:
         _say(f"whether a server was left paused is not known: {type(error).__name__}: {error}")
 

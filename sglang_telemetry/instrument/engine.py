@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_telemetry.events import SyncRecord
 from sglang_telemetry.identity import process_group
 from sglang_telemetry.instrument.context import attach
-from sglang_telemetry.instrument.http import Around, Request, Sender, is_update, timeout_of
+from sglang_telemetry.instrument.http import Around, Request, Sender, is_update
 from sglang_telemetry.instrument.inspection import Inspection, Inspector
 from sglang_telemetry.instrument.lent import Lent
 from sglang_telemetry.instrument.outside import Outside
@@ -22,6 +22,7 @@ from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, watch
 from sglang_telemetry.instrument.sync import Recorder, Sync
 from sglang_telemetry.names import Phase
 from sglang_telemetry.remedies.options import Remedies
+from sglang_telemetry.remedies.timeout import timeout_of
 
 if TYPE_CHECKING:
     from sglang_telemetry.instrument.remedies import EngineRemedies

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_telemetry.checkpoint.errors import CheckpointError
-from sglang_telemetry.checkpoint.headers import read_headers
+from sglang_telemetry.checkpoint.headers import Headers, read_headers
 from sglang_telemetry.checkpoint.tensors import TensorSpec
 from sglang_telemetry.checkpoint.validate import Verdict, verdict_of
 from sglang_telemetry.instrument.model import Ties, tensors_of, trained_in
@@ -47,18 +47,23 @@ def expected_of(model: Any, found: Collection[str]) -> Expected:
     )
 
 
-def verdict_for(model: Any, folder: str) -> Verdict:
+def headers_of(folder: str) -> Headers | None:
+    """Of a checkpoint; None when it cannot be read, which is for others to say."""
+    try:
+        return read_headers(folder)
+    except CheckpointError:
+        return None
+
+
+def verdict_for(model: Any, folder: str, headers: Headers | None) -> Verdict:
     """Is the checkpoint in a folder whole, and is it the one of a model?
 
     Args:
         model: As for :func:`expected_of`.
         folder: The checkpoint.
+        headers: Its own, as :func:`headers_of` has just read them.
     """
-    try:
-        headers = read_headers(folder)
-    except CheckpointError:
-        return verdict_of(folder)
-    expected = expected_of(model, headers.tensors)
+    expected = expected_of(model, headers.tensors if headers is not None else ())
     return verdict_of(folder, headers=headers, expected=expected.tensors, ties=expected.ties)
 
 

@@ -221,13 +221,6 @@ def transport_of(url: str) -> Transport:
     return _TRANSPORTS.get(tail, Transport.DISK)
 
 
-def timeout_of(value: Any) -> float | None:
-    """Seconds of a ``timeout`` argument: a number, or the read part of a (connect, read) pair."""
-    if isinstance(value, tuple) and len(value) == 2:
-        value = value[1]
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _method_and_url(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str]:
     if method == "request":
         verb = args[0] if args else kwargs.get("method", "")

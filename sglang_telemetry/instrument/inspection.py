@@ -14,10 +14,9 @@ from typing import Any
 from sglang_telemetry.checkpoint.choice import WEIGHTS
 from sglang_telemetry.checkpoint.errors import CheckpointError
 from sglang_telemetry.checkpoint.fingerprint import Fingerprint, fingerprint
-from sglang_telemetry.checkpoint.headers import Headers, read_headers
-from sglang_telemetry.checkpoint.validate import Verdict, verdict_of
+from sglang_telemetry.checkpoint.validate import Verdict
 from sglang_telemetry.events import CheckpointInspected, Event, SyncRecord
-from sglang_telemetry.instrument.expectation import Expected, expected_of
+from sglang_telemetry.instrument.expectation import Expected, expected_of, headers_of, verdict_for
 from sglang_telemetry.instrument.http import is_update
 from sglang_telemetry.instrument.model import changes_of
 from sglang_telemetry.text import clean, server_of
@@ -155,7 +154,7 @@ class Inspection:
 
     def expected(self, folder: str) -> Expected:
         """What the checkpoint has to hold; never raises."""
-        headers = _headers(folder)
+        headers = headers_of(folder)
         return expected_of(self._model(), headers.tensors if headers is not None else ())
 
     def _run(self, look: _Look) -> None:
@@ -184,10 +183,9 @@ class Inspection:
         began = clock.monotonic_ns()
         if look.stamps is None:
             return None
-        headers = _headers(look.folder)
+        headers = headers_of(look.folder)
         tensors = headers.tensors if headers is not None else {}
-        expected = expected_of(self._model(), tensors)
-        verdict = verdict_of(look.folder, headers=headers, expected=expected.tensors, ties=expected.ties)
+        verdict = verdict_for(self._model(), look.folder, headers)
         try:
             content = fingerprint(look.folder, headers=headers, stop=lambda: look.stopped)
         except CheckpointError:  # the verdict says why
@@ -245,14 +243,6 @@ def _weak(model: Any) -> Callable[[], Any]:
 
 def _nothing() -> None:
     return None
-
-
-def _headers(folder: str) -> Headers | None:
-    """Of a checkpoint; None when it cannot be read, which is for others to say."""
-    try:
-        return read_headers(folder)
-    except CheckpointError:
-        return None
 
 
 def _changed(found: _Found, before: _Known) -> float | None:

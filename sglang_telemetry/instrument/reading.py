@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_telemetry.events import Target
-from sglang_telemetry.instrument.http import timeout_of
+from sglang_telemetry.remedies.timeout import timeout_of
 from sglang_telemetry.text import server_of
 
 

@@ -15,7 +15,7 @@ from sglang_telemetry.checkpoint.validate import Verdict
 from sglang_telemetry.events import Remedied, Remedy, SyncRecord
 from sglang_telemetry.instrument import collectives
 from sglang_telemetry.instrument.engine_folder import FOLDER, EngineFolder
-from sglang_telemetry.instrument.expectation import verdict_for
+from sglang_telemetry.instrument.expectation import headers_of, verdict_for
 from sglang_telemetry.instrument.http import Around, Sender, path_in, transport_of
 from sglang_telemetry.instrument.remediable import BY_REQUEST, check, check_routes
 from sglang_telemetry.instrument.seams import Restore
@@ -161,5 +161,6 @@ class EngineRemedies:
         folder = named if named is not None and os.path.isdir(named) else getattr(self._engine, FOLDER, None)
         if folder is None or not os.path.isdir(folder):
             return Verdict(unchecked=f"{named or 'the folder'} is not there on this host"), None
-        there = checkpoint.look(os.fspath(folder), deep=False)
-        return verdict_for(model, os.fspath(folder)), there.bytes if there is not None else None
+        path = os.fspath(folder)
+        there = checkpoint.look(path, deep=False)
+        return verdict_for(model, path, headers_of(path)), there.bytes if there is not None else None

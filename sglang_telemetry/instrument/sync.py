@@ -24,13 +24,14 @@ from sglang_telemetry.events import (
 )
 from sglang_telemetry.identity import IdentitySource
 from sglang_telemetry.instrument.context import TraceContext, active
-from sglang_telemetry.instrument.http import is_update, path_in, timeout_of, transport_of
+from sglang_telemetry.instrument.http import is_update, path_in, transport_of
 from sglang_telemetry.instrument.inspection import Inspection
 from sglang_telemetry.instrument.rollouts import Rollouts
 from sglang_telemetry.instrument.updates import Updates, proxied
 from sglang_telemetry.instrument.weight_version import tagged, version_in
 from sglang_telemetry.names import Action, Applied, Outcome, Phase, Result, Transport
 from sglang_telemetry.remedies.retry import Failed
+from sglang_telemetry.remedies.timeout import timeout_of
 from sglang_telemetry.tags import tag_of
 from sglang_telemetry.text import clean, clean_url, server_of
 from sglang_telemetry.timeline import Clock, Timeline

@@ -11,19 +11,17 @@ import shutil
 import stat
 from collections.abc import Set
 
-from sglang_telemetry.checkpoint.choice import BIN_INDEX, SAFETENSORS_INDEX, WEIGHTS
-from sglang_telemetry.remedies.trees import is_silly
+from sglang_telemetry.checkpoint.choice import BIN_INDEX, NO_WEIGHTS, SAFETENSORS_INDEX, WEIGHTS
+from sglang_telemetry.remedies.trees import is_silly, reraise
 
 _INDEXES = (SAFETENSORS_INDEX, BIN_INDEX, *(f"{kind}.index.json" for kind in WEIGHTS))
-# weight_utils.py of SGLang, filter_files_not_needed_for_inference: called like weights, and none.
-_NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
 # Another check of ours may be writing there right now (preflight); these names are gone in a moment.
 _MOMENTARY = ".sglang-telemetry-check-"
 
 
 def is_weights(name: str) -> bool:
     """Is a file weights, or an index of them, by its name?"""
-    return name.endswith((*WEIGHTS, *_INDEXES)) and not name.endswith(_NO_WEIGHTS)
+    return name.endswith((*WEIGHTS, *_INDEXES)) and not name.endswith(NO_WEIGHTS)
 
 
 def folders_with_weights(folder: str) -> frozenset[str]:
@@ -34,8 +32,8 @@ def folders_with_weights(folder: str) -> frozenset[str]:
     """
     return frozenset(
         os.path.relpath(root, folder)
-        for root, _, names in os.walk(folder, onerror=_raise)
-        if any(name.endswith(WEIGHTS) and not name.endswith(_NO_WEIGHTS) for name in names)
+        for root, _, names in os.walk(folder, onerror=reraise)
+        if any(name.endswith(WEIGHTS) and not name.endswith(NO_WEIGHTS) for name in names)
     )
 
 
@@ -145,7 +143,3 @@ def _copy(before: str, after: str) -> None:
         with contextlib.suppress(OSError):
             os.chown(after, owner, group)
     shutil.copystat(before, after)
-
-
-def _raise(error: OSError) -> None:
-    raise error

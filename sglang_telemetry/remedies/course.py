@@ -22,8 +22,8 @@ from sglang_telemetry.remedies import retry
 from sglang_telemetry.remedies.client import Client, refusal
 from sglang_telemetry.remedies.host_lock import HostLock
 from sglang_telemetry.remedies.options import Remedies
-from sglang_telemetry.remedies.timeout import AutoTimeout, with_read_timeout
-from sglang_telemetry.text import clean
+from sglang_telemetry.remedies.timeout import AutoTimeout, timeout_of, with_read_timeout
+from sglang_telemetry.text import clean, said_by
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CONTROL_SECONDS = 60.0
@@ -276,10 +276,9 @@ class Course:
             return None
         if first in {retry.First.READY, retry.First.RESTARTED} and self._options.pause is not None:
             self._pause(self._options.pause)  # a server that was started again is not paused
-        given = arguments.get("timeout")
-        read = given[1] if isinstance(given, tuple) and len(given) == 2 else given
-        left = self._left()
-        if not isinstance(read, int | float) or read > left:
+        given, left = arguments.get("timeout"), self._left()
+        read = timeout_of(given)
+        if read is None or read > left:
             return arguments | {"timeout": with_read_timeout(given, left)}
         return arguments
 
@@ -355,14 +354,6 @@ class Course:
         """Seconds for which the other ranks wait, of which a share is used; None when that is not known."""
         whole = self._means.collective_seconds
         return None if whole is None else whole * share - self._sync.offset_ns() / 1e9
-
-
-def said_by(error: BaseException) -> str:
-    """An exception in words, whatever its text is."""
-    try:
-        return clean(f"{type(error).__name__}: {error}", limit=500)
-    except Exception:  # one whose text raises
-        return type(error).__name__
 
 
 def _unflushed(arguments: Mapping[str, Any]) -> bool:

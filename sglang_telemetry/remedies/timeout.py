@@ -1,6 +1,10 @@
-"""A time-out from what updates took so far: the longest of the last ones, scaled to the size of this checkpoint."""
+"""The time-out of a request: read, set, and chosen from what updates took so far.
+
+The choice is the longest of the last ones, scaled to the size of this checkpoint.
+"""
 
 from collections import deque
+from typing import Any
 
 from sglang_telemetry.remedies.options import Remedies
 
@@ -33,6 +37,13 @@ class AutoTimeout:
         options = self._options
         wanted = longest * options.timeout_headroom
         return min(max(wanted, options.timeout_floor_seconds), options.timeout_ceiling_seconds)
+
+
+def timeout_of(value: Any) -> float | None:
+    """Seconds of a ``timeout`` argument: a number, or the read part of a (connect, read) pair."""
+    if isinstance(value, tuple) and len(value) == 2:
+        value = value[1]
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def with_read_timeout(given: object, seconds: float) -> object:

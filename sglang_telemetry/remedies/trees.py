@@ -21,6 +21,11 @@ def is_silly(name: str) -> bool:
     return _SILLY.fullmatch(name) is not None
 
 
+def reraise(error: OSError) -> None:
+    """For ``os.walk``, which leaves out what it cannot read unless it is told otherwise."""
+    raise error
+
+
 def remove(path: str) -> OSError | None:
     """Remove a folder with all that is in it, but nothing on another file system.
 
@@ -59,7 +64,7 @@ def sync_files(folder: str) -> None:
     Raises:
         OSError: One could not be.
     """
-    for root, _, names in os.walk(folder, onerror=_raise):
+    for root, _, names in os.walk(folder, onerror=reraise):
         for name in names:
             path = os.path.join(root, name)
             if not os.path.islink(path):
@@ -78,7 +83,7 @@ def sync_folders(folder: str) -> None:
     Raises:
         OSError: They could not be.
     """
-    for root, _, _ in os.walk(folder, topdown=False, onerror=_raise):
+    for root, _, _ in os.walk(folder, topdown=False, onerror=reraise):
         sync_folder(root)
 
 
@@ -108,7 +113,7 @@ def own_links(folder: str, *, was: str) -> None:
     Raises:
         OSError: One could not be changed.
     """
-    for root, folders, names in os.walk(folder, onerror=_raise):
+    for root, folders, names in os.walk(folder, onerror=reraise):
         for name in (*folders, *names):
             path = os.path.join(root, name)
             if not os.path.islink(path):
@@ -176,7 +181,3 @@ def _sync_file(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _raise(error: OSError) -> None:
-    raise error

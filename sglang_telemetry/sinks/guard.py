@@ -9,7 +9,7 @@ from dataclasses import replace
 from sglang_telemetry.events import Event, Identity, TelemetryError
 from sglang_telemetry.names import Component
 from sglang_telemetry.sinks.protocol import Sink
-from sglang_telemetry.text import clean
+from sglang_telemetry.text import clean, said_by
 
 Report = Callable[[int, str], None]
 """How a sink that works on in the background tells of errors later: how many, and what happened."""
@@ -57,7 +57,7 @@ class Fanout:
 
     def error(self, component: Component, error: BaseException) -> None:
         """Something of ours outside the sinks failed: tell all sinks."""
-        self.emit(self._error(component, _text(error)))
+        self.emit(self._error(component, said_by(error)))
 
     def close(self) -> None:
         """Close every sink."""
@@ -76,7 +76,7 @@ class Fanout:
 
     def _tell(self, index: int, failing: Sink, error: Exception) -> None:
         component = getattr(failing, "component", Component.SINK)
-        told = self._error(component, _text(error))
+        told = self._error(component, said_by(error))
         for other, sink in enumerate(self._sinks):
             if other == index or _try(sink, told) is not None:
                 self._owe(other, told)
@@ -101,7 +101,3 @@ def _try(sink: Sink, event: Event) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _text(error: BaseException) -> str:
-    return clean(f"{type(error).__name__}: {error}", limit=500)

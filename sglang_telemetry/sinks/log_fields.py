@@ -13,7 +13,7 @@ from sglang_telemetry.events import (
     SyncResolved,
     SyncStarted,
 )
-from sglang_telemetry.names import Action, Applied, Attribute, LogEvent, Outcome, Result
+from sglang_telemetry.names import Action, Applied, Attribute, LogEvent, Outcome, Result, release_command
 
 # One line a sync is an error: the coordinator's. What other ranks say stands beside it, not instead of it.
 LEVEL_AND_NAME = {
@@ -122,8 +122,8 @@ def remedied_fields(event: Remedied) -> dict[str, Any]:
 
 def left_paused_fields(event: ServerSeen, run: str) -> dict[str, Any]:
     """Which server a run left paused, and how it is released."""
-    release = f"sglang-telemetry check --server http://{event.server} --release"
-    return {"run": run, "server": event.server, "hint": f"{_LEFT_PAUSED}; {release}"}
+    hint = f"{_LEFT_PAUSED}; {release_command(f'http://{event.server}')}"
+    return {"run": run, "server": event.server, "hint": hint}
 
 
 def _remedy(remedy: Remedy) -> dict[str, Any]:
