@@ -138,9 +138,7 @@ class Telemetry:
         wanted = remedies if remedies is not None or not self.enabled else from_environ(os.environ)
         self._remedies = wanted or Remedies()
         tags = tag_weights or self._remedies.tag_weights
-        self._recorder = Recorder(
-            source, self._fanout.emit, self._clock, propagate=propagate, tag_weights=tags, on_error=self._failed
-        )
+        self._recorder = Recorder(source, self._fanout.emit, self._clock, propagate=propagate, tag_weights=tags)
         self._inspects = inspect_checkpoints
         self._instrument: EngineInstrument | None = None
         self._pid = os.getpid()

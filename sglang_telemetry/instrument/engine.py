@@ -95,7 +95,7 @@ class EngineInstrument:
         asynchronous = inspect.iscoroutinefunction(original)
         self._remedies: EngineRemedies | None = None
         if remedies is not None and remedies.names and locks is not None:
-            self._remedies = _remedies_of(engine, remedies, recorder, locks, asynchronous=asynchronous)
+            self._remedies = _remedies_of(engine, remedies, recorder, on_error, locks, asynchronous=asynchronous)
         self._busy = threading.Lock()
         self._active = True
         self._http = Lent(engine, self)
@@ -402,12 +402,18 @@ def running(sync: Sync) -> Iterator[None]:
 
 
 def _remedies_of(
-    engine: Any, remedies: Remedies, recorder: Recorder, locks: Path, *, asynchronous: bool
+    engine: Any,
+    remedies: Remedies,
+    recorder: Recorder,
+    on_error: Callable[[BaseException], None],
+    locks: Path,
+    *,
+    asynchronous: bool,
 ) -> "EngineRemedies":
     """Imported here, for those alone who want any."""
     from sglang_telemetry.instrument.remedies import EngineRemedies
 
-    return EngineRemedies(remedies, engine, recorder, locks, asynchronous=asynchronous)
+    return EngineRemedies(remedies, engine, recorder, on_error, locks, asynchronous=asynchronous)
 
 
 def _add(restores: list[Restore], restore: Restore | None) -> None:

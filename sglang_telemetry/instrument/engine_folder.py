@@ -73,14 +73,19 @@ class EngineFolder:
         Raises:
             OSError: It could not be done; what was there before is still there.
         """
-        rewritten = None if self._staging is None else _renamed(arguments, self._staging, os.path.abspath(self._path))
+        if self._staging is None:
+            return dict(arguments), None
+        saved = has_weights(self._staging)
+        rewritten = _renamed(arguments, self._staging, os.path.abspath(self._path))
         if rewritten is None:
-            if has_weights(self._staging or ""):  # it is left there: the server may be led to it in another way
+            if saved:  # it is left there: the server may be led to it in another way
                 self._staging = None
             return dict(arguments), None
-        if not self._published and not has_weights(self._staging or ""):
+        if self._published:
+            return rewritten, "is there already"
+        if not saved:
             return rewritten, None  # it sends what is there
-        words = "is there already" if self._published else self._publisher.publish()
+        words = self._publisher.publish()
         self._published = True
         return rewritten, words
 

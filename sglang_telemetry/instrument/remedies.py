@@ -12,7 +12,7 @@ from typing import Any
 
 from sglang_telemetry.checkpoint import folder as checkpoint
 from sglang_telemetry.checkpoint.validate import Verdict
-from sglang_telemetry.events import Remedied, Remedy, SyncRecord
+from sglang_telemetry.events import SyncRecord
 from sglang_telemetry.instrument import collectives
 from sglang_telemetry.instrument.engine_folder import FOLDER, EngineFolder
 from sglang_telemetry.instrument.expectation import headers_of, verdict_for
@@ -38,6 +38,7 @@ class EngineRemedies:
         options: Which ones.
         engine: Its attributes are read: ``http``, ``base_url``, ``shared_ckpt_path``.
         recorder: Of its syncs.
+        on_error: Told of every error of ours; never raises.
         locks: Folder of the locks that trainers of this host share.
         asynchronous: Its ``update_policy`` is a coroutine function.
 
@@ -46,9 +47,16 @@ class EngineRemedies:
     """
 
     def __init__(
-        self, options: Remedies, engine: Any, recorder: Recorder, locks: Path, *, asynchronous: bool = False
+        self,
+        options: Remedies,
+        engine: Any,
+        recorder: Recorder,
+        on_error: Callable[[BaseException], None],
+        locks: Path,
+        *,
+        asynchronous: bool = False,
     ) -> None:
-        self._options, self._engine, self._recorder = options, engine, recorder
+        self._options, self._engine, self._recorder, self._on_error = options, engine, recorder, on_error
         coordinator = recorder.identity.is_coordinator()
         check(options, engine, asynchronous=asynchronous)
         if coordinator:
@@ -84,6 +92,7 @@ class EngineRemedies:
             lock=self._lock,
             publishing=self._folder if disk and self._folder is not None and self._folder.begun else None,
             verdict=functools.partial(self._verdict, model),
+            failed=self._on_error,
             collective_seconds=collectives.time_out_seconds(),
         )
 
@@ -128,27 +137,14 @@ class EngineRemedies:
         failed = record.result is Result.FAILURE and isinstance(raised, Exception)
         if not record.coordinator:
             return failed and in_step and sync.passed > 0 and collectives.told(key)
-        began = self._recorder.clock.monotonic_ns()
-        decision = self._stale.decide(record, began / 1e9, in_step=in_step)
+        began = sync.offset_ns()
+        now = self._recorder.clock.monotonic_ns() / 1e9
+        decision = self._stale.decide(record, now, in_step=in_step)
         if decision is None or not failed:
             return False
         collectives.tell(key, decision.goes_on)
-        self._recorder.emit(
-            Remedied(
-                identity=record.identity,
-                sequence=record.sequence,
-                at=self._recorder.clock.wall(),
-                trace_id=record.trace_id,
-                target=record.target,
-                remedy=Remedy(
-                    action=Action.CONTINUE_STALE,
-                    outcome=Outcome.DONE if decision.goes_on else Outcome.REFUSED,
-                    offset_ns=record.duration_ns,
-                    duration_ns=self._recorder.clock.monotonic_ns() - began,
-                    detail=decision.why,
-                ),
-            )
-        )
+        outcome = Outcome.DONE if decision.goes_on else Outcome.REFUSED
+        sync.remedied(Action.CONTINUE_STALE, outcome, began, decision.why)
         return decision.goes_on
 
     def close(self) -> None:

@@ -53,7 +53,6 @@ class Recorder:
         clock: Where time comes from.
         propagate: The engine's requests carry ``traceparent``.
         tag_weights: Updates that name no weight version are sent with one that names the sync.
-        on_error: Told of every error of ours; never raises.
     """
 
     def __init__(
@@ -64,9 +63,7 @@ class Recorder:
         *,
         propagate: bool = True,
         tag_weights: bool = False,
-        on_error: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self.on_error = on_error or (lambda error: None)
         self.identity = identity
         self.emit = emit
         self.clock = clock
@@ -179,10 +176,6 @@ class Sync:
                 exchange_index=index,
             )
         )
-
-    def failed(self, error: BaseException) -> None:
-        """Something of ours broke in this sync."""
-        self.recorder.on_error(error)
 
     def waits(self) -> None:
         """What comes now is neither saving nor sending."""

@@ -68,7 +68,7 @@ class Updates:
             accepting=self.accepting,
         )
         cause, applied = classify(evidence)
-        return Failed(cause=cause, applied=applied, status=recorded.exchange.status_code, whole=False)
+        return Failed(cause=cause, applied=applied, status=recorded.exchange.status_code)
 
     def taken(self) -> Iterator[tuple[int, Applied]]:
         """Did each of several servers take the weights, by the number of its request?"""

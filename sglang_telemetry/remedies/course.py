@@ -20,13 +20,13 @@ from sglang_telemetry.checkpoint.validate import Verdict
 from sglang_telemetry.names import Action, Outcome
 from sglang_telemetry.remedies import retry
 from sglang_telemetry.remedies.client import Client, refusal
+from sglang_telemetry.remedies.generation import CONTROL_SECONDS, Generation
 from sglang_telemetry.remedies.host_lock import HostLock
 from sglang_telemetry.remedies.options import Remedies
 from sglang_telemetry.remedies.timeout import AutoTimeout, timeout_of, with_read_timeout
-from sglang_telemetry.text import clean, said_by
+from sglang_telemetry.text import said_by
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_CONTROL_SECONDS = 60.0
 _WORTH_SECONDS = 1.0
 """With less time left nothing is begun."""
 
@@ -44,9 +44,6 @@ class SyncInHand(Protocol):
 
     def refused(self, cause: Cause, text: str) -> None:
         """The update is not sent, for this reason."""
-
-    def failed(self, error: BaseException) -> None:
-        """Something of ours broke; never raises."""
 
     def waits(self) -> None:
         """What comes now is neither saving nor sending."""
@@ -82,6 +79,7 @@ class Means:
         lock: Makes the lock of a server.
         publishing: None where the engine's folder is left alone.
         verdict: Looks at the checkpoint that is named by the arguments, and its size in bytes.
+        failed: Told of every error of ours; never raises.
         collective_seconds: The time-out of the collectives in which the other ranks wait; None without.
     """
 
@@ -90,7 +88,17 @@ class Means:
     lock: Callable[[str], HostLock]
     publishing: Publishing | None
     verdict: Callable[[Mapping[str, Any]], tuple[Verdict, int | None]]
+    failed: Callable[[BaseException], None]
     collective_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """One request: its answer or the exception of the client, and how it failed."""
+
+    answer: Any = None
+    error: Exception | None = None
+    failed: retry.Failed | None = None
 
 
 class Course:
@@ -120,7 +128,7 @@ class Course:
         self._added = 0.0
         self._size: int | None = None
         self._verdict: Verdict | None = None
-        self._paused = False
+        self._generation = Generation(client, sync.offset_ns, self._told)
 
     def run(self, arguments: dict[str, Any]) -> Any:
         """Send, and what is wanted around it; the answer for the engine, or the exception of its client."""
@@ -143,19 +151,18 @@ class Course:
                 return self._refuse(Cause.SERVER_BUSY, text)
             arguments = self._step(self._timed, arguments) or arguments
             if self._options.pause is not None:
-                self._pause(self._options.pause)
+                self._generation.pause(self._options.pause)
             try:
                 return self._sent(arguments)
             finally:
-                if self._paused:
-                    self._release()
+                self._generation.release()
 
     def _step(self, step: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
         """Something of ours before the request; where it breaks, the update is sent without it."""
         try:
             return step(arguments)
         except Exception as error:
-            self._sync.failed(error)
+            self._means.failed(error)
             return None
 
     def _fault(self, arguments: dict[str, Any]) -> str | None:
@@ -226,40 +233,40 @@ class Course:
         return arguments | {"timeout": with_read_timeout(arguments.get("timeout"), seconds)}
 
     def _sent(self, arguments: dict[str, Any]) -> Any:
-        answer, error = self._attempt(arguments)
-        failed = self._sync.failure(self._client.url)
+        last = self._attempt(arguments)
+        failed = last.failed
         if failed is not None and self._options.retry and self._disk:
             again = self._again(failed, arguments)
             if again is not None:
                 began = self._sync.offset_ns()
-                answer, error = self._attempt(again)
-                cause, failed = failed.cause, self._sync.failure(self._client.url)
-                outcome = Outcome.DONE if failed is None else Outcome.FAILED
-                then = "" if failed is None else f", and {failed.cause} again" * (failed.cause is cause)
-                self._told(Action.RETRY, outcome, began, f"after {cause}{then}")
-        if failed is None and self._means.publishing is not None:
+                last = self._attempt(again)
+                outcome = Outcome.DONE if last.failed is None else Outcome.FAILED
+                same = last.failed is not None and last.failed.cause is failed.cause
+                self._told(Action.RETRY, outcome, began, f"after {failed.cause}" + f", and {failed.cause} again" * same)
+        if last.failed is None and self._means.publishing is not None:
             self._means.publishing.confirmed()
-        if self._paused and (failed is not None or _unflushed(arguments)):
-            self._flush(_CONTROL_SECONDS, wait=False)
-        if error is not None:
-            raise error
-        return answer
+        if self._generation.paused and (last.failed is not None or _unflushed(arguments)):
+            self._generation.flush(CONTROL_SECONDS, wait=False)
+        if last.error is not None:
+            raise last.error
+        return last.answer
 
-    def _attempt(self, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
+    def _attempt(self, arguments: dict[str, Any]) -> "_Attempt":
         began = time.monotonic()
         try:
             answer = self._send_once(arguments)
         except Exception as error:
-            return None, error
-        if self._sync.failure(self._client.url) is None:
+            return _Attempt(error=error, failed=self._sync.failure(self._client.url))
+        failed = self._sync.failure(self._client.url)
+        if failed is None:
             self._means.timeout.learn(time.monotonic() - began, self._size)
-        return answer, None
+        return _Attempt(answer=answer, failed=failed)
 
     def _again(self, failed: retry.Failed, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments to send once more, after what has to be done first; None when it is not to be sent."""
         verdict = self._verdict
         whole = verdict is not None and verdict.fault is None and verdict.unchecked is None
-        first = retry.first(retry.Failed(cause=failed.cause, applied=failed.applied, status=failed.status, whole=whole))
+        first = retry.first(failed, whole=whole)
         if first is None:
             return None
         if self._left() < _WORTH_SECONDS:
@@ -268,14 +275,14 @@ class Course:
             return None
         began = self._sync.offset_ns()
         if first is retry.First.FLUSH:
-            ready = self._flush(min(retry.FLUSH_SECONDS, self._left()), wait=True)
+            ready = self._generation.flush(min(retry.FLUSH_SECONDS, self._left()), wait=True)
         else:
             ready = self._waited(first, failed.cause)
         self._spent(began)
         if not ready or self._left() < _WORTH_SECONDS:
             return None
         if first in {retry.First.READY, retry.First.RESTARTED} and self._options.pause is not None:
-            self._pause(self._options.pause)  # a server that was started again is not paused
+            self._generation.pause(self._options.pause)  # a server that was started again is not paused
         given, left = arguments.get("timeout"), self._left()
         read = timeout_of(given)
         if read is None or read > left:
@@ -294,50 +301,6 @@ class Course:
         outcome = Outcome.DONE if ready else Outcome.FAILED
         self._told(Action.WAIT, outcome, began, f"until the server is {'back' if gone else 'ready'} ({cause})")
         return ready
-
-    def _pause(self, mode: str) -> None:
-        if self._control(Action.PAUSE, "/pause_generation", {"mode": mode}, mode):
-            self._paused = True
-
-    def _release(self) -> None:
-        began, client = self._sync.offset_ns(), self._client
-        try:
-            status, text = client.post("/continue_generation", {}, _CONTROL_SECONDS)
-            done = status == 200
-            detail = "" if done else f"{status} {text}"
-        except Exception as error:
-            done, detail = False, said_by(error)
-            if client.status("/ready") is None:
-                text = "the server is gone: it comes back without a pause"
-                self._told(Action.RELEASE, Outcome.SKIPPED, began, text)
-                return
-        self._told(Action.RELEASE, Outcome.DONE if done else Outcome.FAILED, began, clean(detail, limit=500))
-
-    def _flush(self, seconds: float, *, wait: bool) -> bool:
-        route = f"/flush_cache?timeout={seconds:.0f}" if wait else "/flush_cache"
-        return self._control(Action.FLUSH, route, None, "", seconds=seconds + _WORTH_SECONDS) is True
-
-    def _control(
-        self,
-        action: Action,
-        route: str,
-        body: Mapping[str, Any] | None,
-        detail: str,
-        *,
-        seconds: float = _CONTROL_SECONDS,
-    ) -> bool | None:
-        """Did the server do it? None when it gave no answer, and may have."""
-        began = self._sync.offset_ns()
-        try:
-            status, text = self._client.post(route, body, seconds)
-        except Exception as error:
-            self._told(action, Outcome.FAILED, began, said_by(error))
-            self._paused = self._paused or action is Action.PAUSE
-            return None
-        done = status == 200
-        said = detail if done else clean(f"{status} {text}", limit=500)
-        self._told(action, Outcome.DONE if done else Outcome.FAILED, began, said)
-        return done
 
     def _told(self, action: Action, outcome: Outcome, began_ns: int, detail: str = "") -> None:
         self._sync.remedied(action, outcome, began_ns, detail, server=self._server)

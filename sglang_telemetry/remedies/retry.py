@@ -34,20 +34,24 @@ class First(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """How an update failed; ``whole`` when the checkpoint was looked at and nothing is wrong with it."""
+    """How an update failed."""
 
     cause: Cause
     applied: Applied
     status: int | None
-    whole: bool
 
 
 _BUSY_STATUS = frozenset({423, 429})
 """A server or gateway that took nothing; a 409 is another update that is at work."""
 
 
-def first(failed: Failed) -> First | None:
-    """What to do before it is sent again; None when that can mend nothing, or could do harm."""
+def first(failed: Failed, *, whole: bool) -> First | None:
+    """What to do before it is sent again; None when that can mend nothing, or could do harm.
+
+    Args:
+        failed: How it failed.
+        whole: The checkpoint was looked at, and nothing is wrong with it.
+    """
     if failed.applied is not Applied.NO:
         return None
     match failed.cause:
@@ -55,9 +59,9 @@ def first(failed: Failed) -> First | None:
             return First.FLUSH
         case Cause.UNREACHABLE:
             return First.READY
-        case Cause.SERVER_DIED if failed.whole:
+        case Cause.SERVER_DIED if whole:
             return First.RESTARTED
-        case Cause.PATH_NOT_VISIBLE if failed.whole:
+        case Cause.PATH_NOT_VISIBLE if whole:
             return First.SETTLE
     return None
 

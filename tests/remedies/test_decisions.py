@@ -25,13 +25,13 @@ def test_what_is_sent_again(cause: FailureCause, applied: Applied, status: int |
     """Five rows, and nothing else: no update that was taken, or may still be at work."""
     fitting = {key: value for key, value in RETRIED.items() if key[:2] == (cause, applied)}
     wanted = next((value for key, value in fitting.items() if key[0] != "server_busy" or key[2] == status), None)
-    assert first(Failed(cause=cause, applied=applied, status=status, whole=True)) is wanted
+    assert first(Failed(cause=cause, applied=applied, status=status), whole=True) is wanted
 
 
 @pytest.mark.parametrize("cause", [FailureCause.SERVER_DIED, FailureCause.PATH_NOT_VISIBLE])
 def test_a_checkpoint_that_is_not_known_to_be_whole_is_not_sent_again(cause: FailureCause) -> None:
     """It would kill the server a second time."""
-    assert first(Failed(cause=cause, applied=Applied.NO, status=None, whole=False)) is None
+    assert first(Failed(cause=cause, applied=Applied.NO, status=None), whole=False) is None
 
 
 def test_time_outs() -> None:

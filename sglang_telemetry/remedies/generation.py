@@ -1,0 +1,88 @@
+"""Pauses the generation of one server around an update, flushes its cache, and continues it.
+
+The routes want a body, ``{}`` is enough; they may be called again and again (SGLang 0.5.23, measured).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from sglang_telemetry.names import Action, Outcome
+from sglang_telemetry.remedies.client import Client
+from sglang_telemetry.text import clean, said_by
+
+CONTROL_SECONDS = 60.0
+_MORE_SECONDS = 1.0
+"""For the answer, after the server itself has waited."""
+
+
+class Told(Protocol):
+    """Who is told what was done."""
+
+    def __call__(self, action: Action, outcome: Outcome, began_ns: int, detail: str = "") -> None:
+        """Never raises."""
+
+
+class Generation:
+    """That of the server which an update goes to.
+
+    Args:
+        client: Sends to it.
+        offset_ns: Nanoseconds since the start of the sync.
+        told: Told of each action.
+    """
+
+    def __init__(self, client: Client, offset_ns: Callable[[], int], told: Told) -> None:
+        self._client, self._offset_ns, self._told = client, offset_ns, told
+        self.paused = False
+        """It was paused, or may have been."""
+
+    def pause(self, mode: str) -> None:
+        """Pause it.
+
+        Args:
+            mode: SGLang's: ``retract`` or ``abort``.
+        """
+        done = self._post(Action.PAUSE, "/pause_generation", {"mode": mode}, mode, seconds=CONTROL_SECONDS)
+        self.paused = self.paused or done is not False
+
+    def flush(self, seconds: float, *, wait: bool) -> bool:
+        """Flush its cache.
+
+        Args:
+            seconds: Longest duration.
+            wait: Until running requests are through.
+        """
+        route = f"/flush_cache?timeout={seconds:.0f}" if wait else "/flush_cache"
+        return self._post(Action.FLUSH, route, None, "", seconds=seconds + _MORE_SECONDS) is True
+
+    def release(self) -> None:
+        """Continue it, if it was paused."""
+        if not self.paused:
+            return
+        began, client = self._offset_ns(), self._client
+        try:
+            status, text = client.post("/continue_generation", {}, CONTROL_SECONDS)
+            done = status == 200
+            detail = "" if done else f"{status} {text}"
+        except Exception as error:
+            done, detail = False, said_by(error)
+            if client.status("/ready") is None:
+                text = "the server is gone: it comes back without a pause"
+                self._told(Action.RELEASE, Outcome.SKIPPED, began, text)
+                return
+        self._told(Action.RELEASE, Outcome.DONE if done else Outcome.FAILED, began, clean(detail, limit=500))
+
+    def _post(
+        self, action: Action, route: str, body: Mapping[str, Any] | None, detail: str, *, seconds: float
+    ) -> bool | None:
+        """Did the server do it? None when it gave no answer, and may have."""
+        began = self._offset_ns()
+        try:
+            status, text = self._client.post(route, body, seconds)
+        except Exception as error:
+            self._told(action, Outcome.FAILED, began, said_by(error))
+            return None
+        done = status == 200
+        said = detail if done else clean(f"{status} {text}", limit=500)
+        self._told(action, Outcome.DONE if done else Outcome.FAILED, began, said)
+        return done
