@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import requests
 
 import sglang_telemetry
 from sglang_telemetry import Remedies
@@ -20,20 +19,12 @@ from sglang_telemetry.events import Remedied
 from sglang_telemetry.names import Action, Outcome
 from sglang_telemetry.testing import FakeSGLang, Fault
 from tests.harness.exporter import ExporterProcess
-from tests.harness.minimind import SharedFolderEngine
-from tests.harness.policy import NoTokenizer, Policy
+from tests.harness.policy import Policy, policy_engine
 from tests.harness.processes import wait_until
 from tests.harness.remedied_ranks import COLLECTIVE_SECONDS
 from tests.harness.training import events
-from tests.testing.checkpoints import write_models
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints, good and broken ones."""
-    return write_models(tmp_path_factory.mktemp("models"))
 
 
 def free_port() -> int:
@@ -58,7 +49,7 @@ def ranks(
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "ignore",
     }
-    arguments = [server.url, str(models), str(folder / "shared" / "checkpoint"), str(folder / "report"), contents, kill]
+    arguments = [server.url, str(models), str(folder / "shared"), str(folder / "report"), contents, kill]
     (folder / "shared").mkdir()
     with (folder / "ranks.log").open("wb") as log:
         processes = [
@@ -142,9 +133,7 @@ def test_a_rank_that_is_killed_leaves_nothing_behind(kill: str, models: Path, tm
             codes = [one.wait(60 + COLLECTIVE_SECONDS) for one in processes]
         assert codes[int(kill[0])] == -9
         shared = tmp_path / "shared"
-        engine = SharedFolderEngine(server.url, str(shared / "checkpoint"), timeout=20)
-        engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
-        engine.http = requests.Session()
+        engine = policy_engine(server.url, shared)
         remedies = Remedies(
             validate=True, publish_atomically=True, retry=True, timeout="auto", pause="retract", serialize=True
         )

@@ -1,12 +1,15 @@
-"""A model with the tensors of a checkpoint, which saves whatever checkpoint it is told to."""
+"""A model with the tensors of a checkpoint, which saves whatever checkpoint it is told to, and the engine for it."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import requests
 import torch
 from torch import nn
 
 from sglang_telemetry.checkpoint.headers import read_headers
+from tests.harness.minimind import SharedFolderEngine
 
 
 class Policy(nn.Module):
@@ -39,3 +42,18 @@ class NoTokenizer:
 
     def save_pretrained(self, path: str) -> None:
         """Do nothing."""
+
+
+def policy_engine(url: str, folder: Path, *, timeout: float = 20, http: Any = None) -> SharedFolderEngine:
+    """An engine that saves to ``folder/checkpoint`` what a :class:`Policy` saves, and nothing else.
+
+    Args:
+        url: The server.
+        folder: Where the checkpoint's folder is.
+        timeout: Seconds.
+        http: What it sends with; a session of its own unless given.
+    """
+    engine = SharedFolderEngine(url, str(folder / "checkpoint"), timeout=timeout)
+    engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
+    engine.http = http or requests.Session()
+    return engine

@@ -2,6 +2,8 @@
 
 usage: RANK=r WORLD_SIZE=n MASTER_ADDR=a MASTER_PORT=p remedied_ranks.py URL MODELS FOLDER REPORT CONTENTS [KILL]
 
+The checkpoint is FOLDER/checkpoint.
+
 It syncs once for each of CONTENTS (checkpoints of MODELS, with commas between) and writes how each sync ended into
 REPORT: ``True``, ``False``, or the name of what was raised. KILL is ``RANK:EVENT``: that rank kills itself with SIGKILL
 when its last sync has told EVENT: an action of a remedy, or ``phase:`` and a phase that begins.
@@ -13,15 +15,14 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-import requests
 import torch.distributed as dist
 
 import sglang_telemetry
 from sglang_telemetry.events import Event, PhaseStarted, Remedied, SyncStarted
 from sglang_telemetry.names import Component
 from sglang_telemetry.sinks.journal import JournalSink
-from tests.harness.minimind import SharedFolderEngine, leave_together
-from tests.harness.policy import NoTokenizer, Policy
+from tests.harness.minimind import leave_together
+from tests.harness.policy import Policy, policy_engine
 
 COLLECTIVE_SECONDS = 8.0
 
@@ -50,9 +51,7 @@ class Killer:
 def main(url: str, models: str, folder: str, report: str, contents: str, kill: str = "") -> None:
     """Sync."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
-    engine = SharedFolderEngine(url, folder, timeout=20)
-    engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
-    engine.http = requests.Session()
+    engine = policy_engine(url, Path(folder))
     wanted = contents.split(",")
     rank, _, what = kill.partition(":")
     mine = rank == str(dist.get_rank())

@@ -4,9 +4,10 @@ The README shows this table; tests go through it, row by row, on the stand-in an
 real SGLang.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from sglang_telemetry import Remedies
+from sglang_telemetry import Event, Remedied, Remedies
 from sglang_telemetry.testing import Fault
 
 
@@ -42,7 +43,8 @@ class Row:
         faults: What the update meets, on the stand-in.
         restarts: The server is started again when it has died.
         real: It can be made on the real SGLang.
-        arguments: The engine's time-out in seconds, where it is not 60.
+        timeout: The engine's, in seconds.
+        said: What remedies tell in that sync, action and outcome, without those that tell of a good one.
     """
 
     name: str
@@ -54,7 +56,7 @@ class Row:
     restarts: bool = False
     real: bool = False
     timeout: float = 60.0
-    said: tuple[str, ...] = field(default=())
+    said: tuple[str, ...] = ()
 
     @property
     def switched_on(self) -> str:
@@ -62,11 +64,14 @@ class Row:
         return ", ".join(f"`{name}`" for name in self.remedies.names)
 
 
+def said(events: Iterable[Event]) -> list[str]:
+    """What remedies told, action and outcome, in order."""
+    return [f"{one.remedy.action} {one.remedy.outcome}" for one in events if isinstance(one, Remedied)]
+
+
 OLD_SERVER = Ends(run="ends", weights="old")
 NEW = Ends(run="goes on", weights="new")
 DIED = Ends(run="ends", server="died", weights=None)
-QUICK = 12.0
-
 MATRIX: tuple[Row, ...] = (
     Row(
         name="the checkpoint is torn",

@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 import torch.distributed as dist
 
 import sglang_telemetry
 from sglang_telemetry import FailureCause, Remedied, Remedies
 from sglang_telemetry.instrument import collectives
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
-from tests.harness.minimind import SharedFolderEngine
-from tests.harness.policy import NoTokenizer, Policy
-from tests.testing.checkpoints import write_models
+from tests.harness.policy import Policy, policy_engine
 
 
 @pytest.fixture
@@ -40,34 +37,29 @@ def test_without_a_group_nobody_waits() -> None:
     collectives.tell("key", True)
 
 
-def test_what_remedies_add_ends_before_the_ranks_give_up(tmp_path: Path, monkeypatch: Any) -> None:
+def test_what_remedies_add_ends_before_the_ranks_give_up(models: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Half of the time in which the others wait, and not the deadline: then the run fails as it would without us."""
     monkeypatch.setattr(collectives, "time_out_seconds", lambda: 4.0)
     with FakeSGLang() as server:
         pass
-    engine, sink = SharedFolderEngine(server.url, str(tmp_path / "checkpoint")), RecordingSink()
-    engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
-    engine.http = requests.Session()
+    engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
     remedies = Remedies(retry=True, deadline_seconds=600)
     with (
         sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies),
         pytest.raises(RuntimeError),
     ):
-        engine.update_policy(Policy(write_models(tmp_path / "models")))
+        engine.update_policy(Policy(models))
     record = sink.records[0]
     assert [f"{one.action} {one.outcome}" for one in record.remedies] == ["wait failed"]
     assert record.cause is FailureCause.UNREACHABLE
     assert record.duration_ns < 4e9
 
 
-def test_a_chosen_time_out_ends_before_the_ranks_give_up(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_chosen_time_out_ends_before_the_ranks_give_up(models: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """It may be shorter than the floor then, and says why."""
-    models = write_models(tmp_path / "models")
     sink = RecordingSink()
     with FakeSGLang(models / "base") as server:
-        engine = SharedFolderEngine(server.url, str(tmp_path / "checkpoint"))
-        engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
-        engine.http = requests.Session()
+        engine = policy_engine(server.url, tmp_path)
         with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(timeout="auto")):
             engine.update_policy(Policy(models))
             monkeypatch.setattr(collectives, "time_out_seconds", lambda: 3.0)

@@ -9,18 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.real_sglang.server import HERE, RealSGLang
-from tests.testing.checkpoints import write_models
 
 REQUIRED = "SGLANG_TELEMETRY_TEST_SGLANG"
 VENV = HERE.parents[1] / ".venv-sglang"
 
 RealSGLangFactory = Callable[..., RealSGLang]
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny checkpoint folders for the fake server, made without SGLang's libraries."""
-    return write_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

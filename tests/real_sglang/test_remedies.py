@@ -8,13 +8,12 @@ import pytest
 import requests
 
 import sglang_telemetry
-from sglang_telemetry import Remedied, Remedies
+from sglang_telemetry import Remedies
 from sglang_telemetry.preflight import release
 from sglang_telemetry.testing import RecordingSink
-from tests.harness.minimind import SharedFolderEngine
-from tests.harness.policy import NoTokenizer, Policy
+from tests.harness.policy import Policy, policy_engine
 from tests.harness.processes import wait_until
-from tests.harness.remedy_matrix import MATRIX, Ends, Row
+from tests.harness.remedy_matrix import MATRIX, Ends, Row, said
 from tests.real_sglang.conftest import RealSGLangFactory
 from tests.real_sglang.server import RealSGLang
 
@@ -22,14 +21,6 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(400)]
 
 SESSION = requests.Session()
 SESSION.trust_env = False
-
-
-def engine_of(server: RealSGLang, folder: Path) -> SharedFolderEngine:
-    """It saves into ``folder/checkpoint``."""
-    engine = SharedFolderEngine(server.url, str(folder / "checkpoint"), timeout=60)
-    engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
-    engine.http = SESSION
-    return engine
 
 
 def checksum(server: RealSGLang) -> Any:
@@ -47,7 +38,7 @@ def loaded(server: RealSGLang, checkpoint: Path) -> Any:
 def ends(server: RealSGLang, models: Path, folder: Path, row: Row, remedies: Remedies) -> tuple[Ends, tuple[str, ...]]:
     """Sync once well, then once with the fault: how that ends, and what the remedies said."""
     known = {str(loaded(server, models / name)): kind for name, kind in (("base", "start"), ("v2", "new"))}
-    engine, sink, policy = engine_of(server, folder), RecordingSink(), Policy(models)
+    engine, sink, policy = policy_engine(server.url, folder, timeout=60, http=SESSION), RecordingSink(), Policy(models)
     with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies):
         policy.content = "v3"
         engine.update_policy(policy)
@@ -60,12 +51,10 @@ def ends(server: RealSGLang, models: Path, folder: Path, row: Row, remedies: Rem
             run = "ends"
     if run == "ends" and sink.records[-1].exchange is not None:
         server.wait_dead()
-    said = tuple(
-        f"{one.remedy.action} {one.remedy.outcome}" for one in sink.events[before:] if isinstance(one, Remedied)
-    )
+    told = tuple(said(sink.events[before:]))
     if not server.alive:
-        return Ends(run=run, server="died", weights=None), said
-    return Ends(run=run, weights=known.get(str(checksum(server)), "mixed")), said
+        return Ends(run=run, server="died", weights=None), told
+    return Ends(run=run, weights=known.get(str(checksum(server)), "mixed")), told
 
 
 REAL = [row for row in MATRIX if row.real]
@@ -95,7 +84,11 @@ def test_all_of_them_at_once(real_sglang: RealSGLangFactory, tiny_models: Path, 
         serialize=True,
         tag_weights=True,
     )
-    engine, sink, policy = engine_of(server, tmp_path), RecordingSink(), Policy(tiny_models)
+    engine, sink, policy = (
+        policy_engine(server.url, tmp_path, timeout=60, http=SESSION),
+        RecordingSink(),
+        Policy(tiny_models),
+    )
     wanted = loaded(server, tiny_models / "v2")
     answers: list[Any] = []
     body = {"text": "hello", "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
@@ -116,8 +109,8 @@ def test_all_of_them_at_once(real_sglang: RealSGLangFactory, tiny_models: Path, 
     assert len(answers[0]["meta_info"]["weight_versions"]) == 2
     assert SESSION.get(f"{server.url}/ready", timeout=20).status_code == 200
     assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
-    said = [f"{one.action} {one.outcome}" for one in sink.records[1].remedies]
-    assert said == ["validate done", "publish done", "serialize done", "timeout done", "pause done", "release done"]
+    did = [f"{one.action} {one.outcome}" for one in sink.records[1].remedies]
+    assert did == ["validate done", "publish done", "serialize done", "timeout done", "pause done", "release done"]
 
 
 def test_a_server_that_was_left_paused_is_released(real_sglang: RealSGLangFactory) -> None:

@@ -6,22 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import requests
 
 import sglang_telemetry
-from sglang_telemetry import Remedied, Remedies
+from sglang_telemetry import Remedies
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
-from tests.harness.minimind import SharedFolderEngine
-from tests.harness.policy import NoTokenizer, Policy
+from tests.harness.policy import Policy, policy_engine
 from tests.harness.processes import wait_until
-from tests.harness.remedy_matrix import MATRIX, Ends, Row
-from tests.testing.checkpoints import write_models
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints, good and broken ones."""
-    return write_models(tmp_path_factory.mktemp("models"))
+from tests.harness.remedy_matrix import MATRIX, Ends, Row, said
 
 
 def checksum_of(checkpoint: Path) -> str:
@@ -58,9 +49,7 @@ def outcome(row: Row, remedies: Remedies, models: Path, folder: Path) -> tuple[E
     """Sync once well, then once with the fault: how that ends, and what the remedies said."""
     sink = RecordingSink()
     with FakeSGLang(models / "base") as server:
-        engine = SharedFolderEngine(server.url, str(folder / "checkpoint"), timeout=row.timeout)
-        engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
-        engine.http = requests.Session()
+        engine = policy_engine(server.url, folder, timeout=row.timeout)
         policy = Policy(models)
         with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies):
             policy.content = "v3"
@@ -80,9 +69,7 @@ def outcome(row: Row, remedies: Remedies, models: Path, folder: Path) -> tuple[E
         known = {checksum_of(models / name): kind for name, kind in (("base", "start"), ("v3", "old"), ("v2", "new"))}
         weights = known.get(state.checksum, "mixed") if server.alive else None
         how = "died" if not server.alive else "is paused" if state.paused else "lives"
-    told = tuple(
-        f"{one.remedy.action} {one.remedy.outcome}" for one in sink.events[before:] if isinstance(one, Remedied)
-    )
+    told = tuple(said(sink.events[before:]))
     assert not [one for one in folder.iterdir() if one.name != "checkpoint"], "nothing is left beside the folder"
     return Ends(run=run, server=how, weights=weights), told
 
@@ -96,7 +83,7 @@ def test_without(row: Row, models: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", MATRIX, ids=lambda row: row.name)
 def test_with(row: Row, models: Path, tmp_path: Path) -> None:
     """What the remedy makes of it, and what it says."""
-    ends, said = outcome(row, row.remedies, models, tmp_path)
+    ends, told = outcome(row, row.remedies, models, tmp_path)
     assert ends == row.remedied
     quiet = {"validate done", "timeout skipped", "pause done", "flush done", "release done"} - set(row.said)
-    assert tuple(one for one in said if one not in quiet) == row.said
+    assert tuple(one for one in told if one not in quiet) == row.said

@@ -18,8 +18,7 @@ import sglang_telemetry
 from sglang_telemetry import Applied, Remedies, Result, Telemetry
 from sglang_telemetry.checkpoint.validate import fault_of
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
-from tests.harness.minimind import SharedFolderEngine
-from tests.harness.policy import NoTokenizer, Policy
+from tests.harness.policy import Policy, policy_engine
 from tests.harness.processes import wait_until
 from tests.harness.remedied_ranks import Killer
 from tests.testing.checkpoints import write_models
@@ -81,9 +80,7 @@ class Sequences(RuleBasedStateMachine):
         if goes_on:
             wanted = replace(wanted, on_failure="continue_stale", stale_syncs=STALE)
         self.wanted, self.sink = wanted, RecordingSink()
-        self.engine = SharedFolderEngine(self.server.url, str(self.folder / "checkpoint"), timeout=10)
-        self.engine.tokenizer = NoTokenizer()  # type: ignore[assignment]
-        self.engine.http = requests.Session()
+        self.engine = policy_engine(self.server.url, self.folder, timeout=10)
         self.policy = Policy(self.models)
         self.telemetry = sglang_telemetry.instrument(
             self.engine, sinks=[self.sink], remedies=wanted, inspect_checkpoints=False

@@ -18,19 +18,13 @@ from sglang_telemetry.testing.fake_process import FakeSGLangProcess
 from sglang_telemetry.testing.fake_sglang import FakeSGLang
 from sglang_telemetry.testing.fake_state import ServerState
 from tests.harness.processes import wait_until
-from tests.testing.checkpoints import tensors, write_bin, write_models
+from tests.testing.checkpoints import tensors, write_bin
 
 UPDATE = "/update_weights_from_disk"
 SUCCESS = {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
 KEY = "k-3f9a-do-not-show"
 
 Server = FakeSGLang | FakeSGLangProcess
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Good and broken checkpoints."""
-    return write_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
