@@ -1,6 +1,5 @@
 """One sync on one rank: phases and evidence while it runs, a record when it ends."""
 
-import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +7,7 @@ from typing import Any
 
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.checkpoint import folder as checkpoint
-from sglang_telemetry.classify import Evidence, Recorded, classify, walk
+from sglang_telemetry.classify import Recorded
 from sglang_telemetry.events import (
     MAX_EXCHANGES,
     Checkpoint,
@@ -27,7 +26,8 @@ from sglang_telemetry.instrument.context import TraceContext, active
 from sglang_telemetry.instrument.http import is_update, path_in, transport_of
 from sglang_telemetry.instrument.inspection import Inspection
 from sglang_telemetry.instrument.rollouts import Rollouts
-from sglang_telemetry.instrument.updates import Updates, proxied
+from sglang_telemetry.instrument.troubles import Refusal, Troubles
+from sglang_telemetry.instrument.updates import Updates
 from sglang_telemetry.instrument.weight_version import tagged, version_in
 from sglang_telemetry.names import Action, Applied, Outcome, Phase, Result, Transport
 from sglang_telemetry.remedies.retry import Failed
@@ -40,7 +40,6 @@ from sglang_telemetry.trace_ids import phase_span_id, rank_span_id, request_span
 Emit = Callable[[Event], bool]
 """Takes an event; True when a person can read it in a log."""
 
-_CANCELLED = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 _BEFORE_SAVE = frozenset({Phase.SETUP, Phase.OTHER})
 
 
@@ -113,15 +112,12 @@ class Sync:
         self._parent_span_id = joined.span_id if joined is not None else None
         self._exchanges: list[Exchange] = []
         self._updates = Updates()
+        self._troubles = Troubles(self._updates)
         self._lock = threading.Lock()
         self._under_way = 0
         self.over = False
         """It has ended; a task that was begun in it may live on."""
         self._attempts = 0
-        self._errors: list[tuple[Phase, BaseException]] = []
-        self._printed: list[str] = []
-        self._failure_text: str | None = None
-        self._refused: tuple[FailureCause, Phase, str] | None = None
         self._remedies: list[Remedy] = []
         self.passed = 0
         """Collectives of the engine that have come to their end."""
@@ -210,7 +206,7 @@ class Sync:
 
     def refused(self, cause: FailureCause, text: str) -> None:
         """A remedy does not let the update be sent."""
-        self._refused = (cause, self.phase, clean(text))
+        self._troubles.refused = Refusal(cause=cause, phase=self.phase, text=clean(text))
 
     def failure(self, url: str) -> Failed | None:
         """How the last update to that URL failed, as far as it is known now; None when the server took it."""
@@ -230,8 +226,7 @@ class Sync:
 
     def saw_error(self, error: BaseException, phase: Phase | None = None) -> None:
         """An exception passed a seam."""
-        if all(error is not seen for _, seen in self._errors):
-            self._errors.append((phase or self.phase, error))
+        self._troubles.saw(error, phase or self.phase)
 
     def saw_print(self, text: str, handled: BaseException | None) -> bool:
         """The engine printed; True when a log line says it, so that the print itself can be left out.
@@ -242,12 +237,12 @@ class Sync:
         """
         if handled is not None and (self._recorded is None or self._recorded.error is not handled):
             self.saw_error(handled)
-        self._printed.append(text)
+        self._troubles.printed.append(text)
         shown = EnginePrint(
             identity=self._identity,
             sequence=self._sequence,
             text=clean(text),
-            recognised=self._recognises(text, handled),
+            recognised=self._troubles.recognises(text, handled),
         )
         return self.recorder.emit(shown)
 
@@ -312,7 +307,7 @@ class Sync:
 
     def fail(self, text: str) -> None:
         """The caller knows that this sync failed."""
-        self._failure_text = text
+        self._troubles.reported = text
 
     def end(self, *, returned: object = None, raised: BaseException | None = None) -> SyncRecord:
         """Close the sync and tell the sinks."""
@@ -321,7 +316,7 @@ class Sync:
         if recorded is not None:
             self._target = replace(self._target, server=server_of(recorded.exchange.url) or self._target.server)
         reached_before = self.recorder.reached
-        result = self._result(returned, raised)
+        result = self._troubles.result(returned, raised)
         self.over = True
         phases = self._timeline.finish()
         if decisive is not None and recorded is not None:  # of many servers, its place may be a later one's by now
@@ -330,7 +325,8 @@ class Sync:
             for index, applied in self._updates.taken():
                 self._exchanges[index] = replace(self._exchanges[index], weights_applied=applied)
         there = self._look(deep=result is Result.FAILURE)
-        if self._refused is not None and self._refused[0] is FailureCause.CHECKPOINT_INVALID:
+        refused = self._troubles.refused
+        if refused is not None and refused.cause is FailureCause.CHECKPOINT_INVALID:
             there = None  # what was refused may not be what lies in the folder now
         record = SyncRecord(
             identity=self._identity,
@@ -354,19 +350,13 @@ class Sync:
             remedies=tuple(self._remedies),
         )
         if result is Result.FAILURE:
-            try:
-                record = self._explained(record, raised, phase)
-            except Exception as error:  # an exception whose text raises, say: it failed, and that is counted
-                told = f"{type(error).__name__} while it was explained"
-                kind = type(raised).__name__ if raised is not None else "failure"
-                record = replace(record, cause=FailureCause.UNKNOWN, error_type=kind, error_text=told)
+            record = self._troubles.explained(record, raised, phase, self.recorder.last_payload_bytes)
         if recorded is not None and recorded.exchange.status_code is not None:
             self.recorder.reached = True
         if there is not None and there.bytes and there.fault is None:
             self.recorder.last_payload_bytes = there.bytes
         # Exceptions hold their frames, and those the half-precision copy of the model: let go before anything else.
-        self._errors.clear()
-        self._updates.clear()
+        self._troubles.clear()
         self.recorder.emit(record)
         if self.inspection is not None:
             self.inspection.ended(record)
@@ -391,27 +381,8 @@ class Sync:
             return TraceContext(trace_id=caller.trace_id, span_id=span_id, sampled=False)
         return TraceContext(trace_id=self._trace_id, span_id=span_id)
 
-    def _recognises(self, text: str, handled: BaseException | None) -> bool:
-        if handled is not None and str(handled) and str(handled) in text:
-            return True
-        if self._refused is not None:
-            return self._refused[2][:40] in text
-        if self._recorded is None or not self._recorded.failed:
-            return False
-        body, status = self._recorded.exchange.response_text, self._recorded.exchange.status_code
-        return bool(status and str(status) in text and (not body or body[:40] in text))
-
-    def _result(self, returned: object, raised: BaseException | None) -> Result:
-        if isinstance(raised, _CANCELLED):
-            return Result.CANCELLED
-        failed_request = self._recorded is not None and self._recorded.failed
-        refused = self._refused is not None
-        if raised is not None or returned is False or failed_request or refused or self._failure_text is not None:
-            return Result.FAILURE
-        return Result.SUCCESS
-
     def _applied(self, result: Result) -> Applied:
-        if self._refused is not None:
+        if self._troubles.refused is not None:
             return Applied.NO
         if self._recorded is not None and not self._recorded.failed:
             return Applied.YES
@@ -429,61 +400,6 @@ class Sync:
             return checkpoint.look(self._folder, deep=True, expected=expected.tensors, ties=expected.ties)
         except Exception:  # what cannot be looked at is unknown; the record has to be written all the same
             return None
-
-    def _explained(self, record: SyncRecord, raised: BaseException | None, phase: Phase) -> SyncRecord:
-        if self._refused is not None:
-            cause, at, text = self._refused
-            return replace(
-                record,
-                cause=cause,
-                failed_phase=at,
-                weights_applied=Applied.NO,
-                error_type=cause.value,
-                error_text=text,
-            )
-        cause, applied = classify(
-            Evidence(
-                coordinator=self._coordinator,
-                recorded=self._recorded,
-                errors=tuple(self._errors),
-                raised=raised,
-                phase=phase,
-                printed=tuple(self._printed),
-                checkpoint=record.checkpoint,
-                last_payload_bytes=self.recorder.last_payload_bytes,
-                proxied=proxied(self._recorded),
-                accepting=self._updates.accepting,
-            )
-        )
-        error_type, error_text = self._error(raised)
-        return replace(
-            record,
-            cause=cause,
-            failed_phase=self._failed_phase(cause, phase),
-            weights_applied=applied,
-            error_type=error_type,
-            error_text=error_text,
-        )
-
-    def _failed_phase(self, cause: FailureCause, phase: Phase) -> Phase | None:
-        if self._recorded is not None and self._recorded.failed:
-            return Phase.REQUEST
-        if self._errors:
-            return self._errors[0][0]
-        return None if cause is FailureCause.PEER else phase
-
-    def _error(self, raised: BaseException | None) -> tuple[str | None, str | None]:
-        """``error.type`` and the text that says most."""
-        exchange = self._recorded.exchange if self._recorded is not None and self._recorded.failed else None
-        if exchange is not None and exchange.error_type is not None:
-            return exchange.error_type, exchange.error_text
-        first = self._errors[0][1] if self._errors else raised
-        if exchange is not None and exchange.status_code is not None:
-            return str(exchange.status_code), None
-        if first is None:
-            text = self._failure_text or (self._printed[-1] if self._printed else None)
-            return "failure", clean(text) if text else None
-        return type(first).__name__, clean(": ".join(str(error) for error in list(walk(first))[:3] if str(error)))
 
 
 class Sending:
