@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from sglang_telemetry.events import Identity, ProcessEnded, ProcessStarted, Target
 from sglang_telemetry.identity import IdentitySource
-from sglang_telemetry.instrument.engine import EngineInstrument, check, running
+from sglang_telemetry.instrument.engine import EngineInstrument, check
 from sglang_telemetry.instrument.model import tensors_of
 from sglang_telemetry.instrument.reading import Place, target_of
+from sglang_telemetry.instrument.running import running
 from sglang_telemetry.instrument.sync import Recorder, Sync
 from sglang_telemetry.journal.folder import default_folder
 from sglang_telemetry.names import LOCKS, Component, Env, Exit, Phase

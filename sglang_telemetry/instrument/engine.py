@@ -1,28 +1,22 @@
 """One call of an engine's ``update_policy``: open a sync, put the seams in, call, put them out, close, re-raise."""
 
-import contextlib
-import functools
 import inspect
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_telemetry.events import SyncRecord
-from sglang_telemetry.identity import process_group
-from sglang_telemetry.instrument.context import attach
 from sglang_telemetry.instrument.http import Around, Request, Sender, is_update
 from sglang_telemetry.instrument.inspection import Inspection, Inspector
 from sglang_telemetry.instrument.lent import Lent
+from sglang_telemetry.instrument.marks import Marks, add
 from sglang_telemetry.instrument.outside import Outside
-from sglang_telemetry.instrument.reading import Place, attribute, folder_of, layers_of, target_of
-from sglang_telemetry.instrument.seams import Restore, Shadow, shadow, watch
+from sglang_telemetry.instrument.reading import Place, attribute, folder_of, layers_of, place_of, target_of
+from sglang_telemetry.instrument.running import RUNNING, enter
+from sglang_telemetry.instrument.seams import Restore, Shadow, shadow
 from sglang_telemetry.instrument.sync import Recorder, Sync
-from sglang_telemetry.names import Phase
 from sglang_telemetry.remedies.options import Remedies
-from sglang_telemetry.remedies.timeout import timeout_of
 
 if TYPE_CHECKING:
     from sglang_telemetry.instrument.remedies import EngineRemedies
@@ -30,14 +24,6 @@ if TYPE_CHECKING:
 METHOD = "update_policy"
 REQUESTING = ("rollout", "generate", "flush_cache")
 """Methods of an engine that send requests outside of a sync."""
-
-_COLLECTIVES = {
-    "broadcast": Phase.BROADCAST,
-    "broadcast_object_list": Phase.BROADCAST,
-    "barrier": Phase.BARRIER,
-    "monitored_barrier": Phase.BARRIER,
-}
-_RUNNING: ContextVar["Sync | None"] = ContextVar("sglang_telemetry_sync", default=None)
 
 
 def check(engine: object) -> None:
@@ -117,12 +103,7 @@ class EngineInstrument:
 
     def place(self) -> Place:
         """What the engine's attributes say now."""
-        url = attribute(self._engine, "base_url")
-        return Place(
-            url=url if isinstance(url, str) else None,
-            folder=folder_of(self._engine),
-            timeout_seconds=timeout_of(attribute(self._engine, "timeout")),
-        )
+        return place_of(self._engine)
 
     def remove(self) -> None:
         """Take the wrappers off; if somebody wrapped over one, it stays as a plain pass-through."""
@@ -157,7 +138,7 @@ class EngineInstrument:
 
     def request_started(self, method: str, url: str, arguments: dict[str, Any]) -> Request | None:
         """The engine sends something: as part of a sync, or outside of one."""
-        sync = _RUNNING.get()
+        sync = RUNNING.get()
         if sync is None or sync.over or sync.recorder is not self._recorder:
             # An engine may send from a thread pool of its own, which does not inherit the context.
             sync = self._sync if is_update(url) else None
@@ -220,7 +201,7 @@ class EngineInstrument:
             whether the engine is ours alone until then.
         """
         restores: list[Restore] = []
-        outer = _RUNNING.get()
+        outer = RUNNING.get()
         if outer is not None and (outer.recorder is not self._recorder or outer.over):
             outer = None
         alone = self._busy.acquire(blocking=False)
@@ -237,8 +218,8 @@ class EngineInstrument:
                 if self._remedies is not None:
                     layers = layers_of(model)
                     self._model = layers[-1] if layers else None
-                    _add(restores, self._guarded(self._remedies.begin, sync))
-                self._guarded(self._put_seams, sync, model, restores)  # without its seams, a sync is still a sync
+                    add(restores, self._guarded(self._remedies.begin, sync))
+                self._guarded(self._marks(sync).put, model, restores)  # without its seams, a sync is still a sync
             return (None if outer is not None else sync), restores, alone
         except Exception as error:
             self.failed(error)
@@ -248,6 +229,10 @@ class EngineInstrument:
                 restore()
             self.finish(alone)
             raise
+
+    def _marks(self, sync: Sync) -> Marks:
+        save = self._remedies.save if self._remedies is not None else None
+        return Marks(sync, self._engine, self._module, self._guarded, save=save)
 
     def _inspection(self, inspector: Inspector, model: Any) -> Inspection:
         layers = layers_of(model)
@@ -266,71 +251,6 @@ class EngineInstrument:
     def failed(self, error: BaseException) -> None:
         """Something of ours went wrong."""
         self._on_error(error)
-
-    def _put_seams(self, sync: Sync, model: Any, restores: list[Restore]) -> None:
-        for layer in layers_of(model):
-            _add(restores, shadow(layer, "state_dict", self._seam(Phase.STATE_DICT, sync, sync.mark_state_dict)))
-            if self._remedies is not None:
-                _add(restores, shadow(layer, "save_pretrained", functools.partial(self._remedies.save, sync)))
-            _add(restores, shadow(layer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
-        tokenizer = attribute(self._engine, "tokenizer")
-        if tokenizer is not None:
-            _add(restores, shadow(tokenizer, "save_pretrained", self._seam(Phase.SAVE, sync, sync.mark_save)))
-        self._put_collectives(sync, restores)
-
-        def on_print(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            file, separator = kwargs.get("file"), kwargs.get("sep")
-            if _RUNNING.get() is not sync or not (file is None or file is sys.stdout):
-                return call(*args, **kwargs)
-            text = (" " if separator is None else separator).join(map(str, args))
-            if self._guarded(sync.saw_print, text, sys.exception()):
-                return None
-            return call(*args, **kwargs)
-
-        restores.append(watch(self._module, "print", self._module.get("print", print), on_print))
-
-    def _put_collectives(self, sync: Sync, restores: list[Restore]) -> None:
-        group = process_group()
-        distributed: dict[str, Any] = {} if group is None else vars(group)
-        for name, phase in _COLLECTIVES.items():
-            if name not in distributed:
-                continue
-            original = distributed[name]
-            seam = self._collective(phase, sync)
-            restores.append(watch(distributed, name, original, seam))
-            if name in self._module and self._module[name] is original:  # from torch.distributed import broadcast
-                restores.append(watch(self._module, name, original, seam))
-
-    def _seam(self, phase: Phase, sync: Sync, mark: Callable[[], None]) -> Callable[..., Any]:
-        def around(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            self._guarded(mark)
-            sync.inside += 1
-            try:
-                return call(*args, **kwargs)
-            except BaseException as error:
-                self._guarded(sync.saw_error, error, phase)
-                raise
-            finally:
-                sync.inside -= 1
-
-        return around
-
-    def _collective(self, phase: Phase, sync: Sync) -> Callable[..., Any]:
-        def around(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            # A collective inside a save (sharded models gather there) is part of the save.
-            if _RUNNING.get() is not sync or sync.inside:
-                return call(*args, **kwargs)
-            self._guarded(sync.mark, phase)
-            try:
-                returned = call(*args, **kwargs)
-            except BaseException as error:
-                self._guarded(sync.saw_error, error, phase)
-                raise
-            sync.passed += 1
-            self._guarded(sync.mark, Phase.OTHER)
-            return returned
-
-        return around
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -377,30 +297,6 @@ class _Observed:
         return goes_on
 
 
-def enter(sync: Sync) -> Restore:
-    """Make a sync the one that calls in this context belong to, until the returned function is called."""
-    token = _RUNNING.set(sync)
-    detach = attach(lambda: sync.context)
-
-    def leave() -> None:
-        if detach is not None:
-            detach()
-        with contextlib.suppress(ValueError):  # a generator that was finished in another context
-            _RUNNING.reset(token)
-
-    return leave
-
-
-@contextlib.contextmanager
-def running(sync: Sync) -> Iterator[None]:
-    """The same for a block."""
-    leave = enter(sync)
-    try:
-        yield
-    finally:
-        leave()
-
-
 def _remedies_of(
     engine: Any,
     remedies: Remedies,
@@ -414,8 +310,3 @@ def _remedies_of(
     from sglang_telemetry.instrument.remedies import EngineRemedies
 
     return EngineRemedies(remedies, engine, recorder, on_error, locks, asynchronous=asynchronous)
-
-
-def _add(restores: list[Restore], restore: Restore | None) -> None:
-    if restore is not None:
-        restores.append(restore)

@@ -9,15 +9,6 @@ from sglang_telemetry.remedies.timeout import timeout_of
 from sglang_telemetry.text import server_of
 
 
-def target_of(engine: object) -> Target:
-    """Where an engine's syncs go, read from its attributes where it has them."""
-    base_url = attribute(engine, "base_url")
-    return Target(
-        server=server_of(base_url) if isinstance(base_url, str) else None,
-        timeout_seconds=timeout_of(attribute(engine, "timeout")),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where an engine says that its syncs go: base URL, checkpoint folder, and the time-out in seconds."""
@@ -25,6 +16,22 @@ class Place:
     url: str | None = None
     folder: str | None = None
     timeout_seconds: float | None = None
+
+
+def place_of(engine: object) -> Place:
+    """What an engine's attributes say now, where it has them."""
+    url = attribute(engine, "base_url")
+    return Place(
+        url=url if isinstance(url, str) else None,
+        folder=folder_of(engine),
+        timeout_seconds=timeout_of(attribute(engine, "timeout")),
+    )
+
+
+def target_of(engine: object) -> Target:
+    """Where an engine's syncs go, as far as it says so."""
+    place = place_of(engine)
+    return Target(server=server_of(place.url), timeout_seconds=place.timeout_seconds)
 
 
 def layers_of(model: Any) -> list[Any]:
