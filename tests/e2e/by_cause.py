@@ -46,7 +46,7 @@ class Row:
         run: Name of the run in the test, one a row.
         cause: Why the sync failed.
         then: What becomes of the run.
-        sent: The alerts that somebody is told of.
+        sent: The alerts that somebody is told of, in any order.
         silenced: The alerts that Alertmanager holds back in the end; one that is in ``sent`` as well came first and is
             silenced by a later one.
         provoked: How the test makes it.
@@ -64,6 +64,8 @@ GONE = Alert(name="SGLangServerDown", detail="gone")
 NEVER_UP = Alert(name="SGLangServerDown", detail="never_up")
 LOST_WEIGHTS = Alert(name="SGLangServerLostWeights")
 NOT_READY = Alert(name="SGLangServerNotReady")
+LEFT_PAUSED = Alert(name="SGLangServerLeftPaused")
+CONTINUED_STALE = Alert(name="WeightSyncContinuedStale", severity="warning")
 NOT_APPLIED = Alert(name="WeightSyncNotApplied")
 PATH_LOW = Alert(name="WeightSyncSharedPathLow", detail="bytes", severity="warning")
 
@@ -155,6 +157,13 @@ ROWS: tuple[Row, ...] = (
         "400 while paused (measured on 0.5.23: a failed update does not end the pause)",
         NOT_READY,
     ),
+    _goes_on(
+        "server_error_continues_stale",
+        Cause.SERVER_ERROR,
+        'the run goes on by the remedy `on_failure="continue_stale"`',
+        "503 without a body, after a good sync",
+        CONTINUED_STALE,
+    ),
     Row(
         run="not_applied",
         cause=Cause.NOT_APPLIED,
@@ -168,6 +177,13 @@ ROWS: tuple[Row, ...] = (
         then="rank 0 is killed in the middle of the sync",
         sent=(failed(Cause.TRAINER_LOST),),
         provoked="real: SIGKILL while the request is out",
+    ),
+    Row(
+        run="trainer_lost_while_paused",
+        cause=Cause.TRAINER_LOST,
+        then="rank 0, which paused the server by the remedy `pause`, is killed in the middle of the sync",
+        sent=(failed(Cause.TRAINER_LOST), LEFT_PAUSED),
+        provoked="as above",
     ),
     _ends(Cause.UNKNOWN, "real: the engine has an error of its own before it begins"),
 )

@@ -115,12 +115,28 @@ def _comes_back(scene: Scene, run: str) -> None:
     server.restart()
 
 
-def _killed(scene: Scene, run: str) -> None:
-    server = scene.server(Fault.NEVER_ANSWERS)
-    trainer = scene.trainer(run, server.url)
+def _continues_stale(scene: Scene, run: str) -> None:
+    """One good sync, and one that fails over which the run goes on."""
+    server = scene.server()
+    trainer = scene.trainer(run, server.url, then="goes_on", remedies="on_failure=continue_stale,stale_syncs=3")
     trainer.sync()
-    wait_until(lambda: server.updates, "the request is out", 60)
-    trainer.process.send_signal(signal.SIGKILL)
+    scene.prometheus.wait_for(f'weight_sync_stale_syncs{{run="{run}"}} == 0', 60)
+    scene.prometheus.wait_for(f'weight_sync_attempts_total{{run="{run}",result="success"}} == 1', 60)
+    server.inject(Fault.SERVICE_UNAVAILABLE)
+    trainer.sync()
+
+
+def _killed(remedies: str = "") -> Callable[[Scene, str], None]:
+    """The trainer is gone while its request is out."""
+
+    def steps(scene: Scene, run: str) -> None:
+        server = scene.server(Fault.NEVER_ANSWERS)
+        trainer = scene.trainer(run, server.url, remedies=remedies)
+        trainer.sync()
+        wait_until(lambda: server.updates, "the request is out", 60)
+        trainer.process.send_signal(signal.SIGKILL)
+
+    return steps
 
 
 def _peer(scene: Scene, run: str) -> None:
@@ -156,7 +172,9 @@ _STEPS: dict[str, Callable[[Scene, str], None]] = {
     "protocol": _fault(Fault.NOT_FOUND),
     "server_error": _fault(Fault.SERVICE_UNAVAILABLE),
     "server_error_stays_paused": _fault_and_goes_on(Fault.STAYS_PAUSED),
+    "server_error_continues_stale": _continues_stale,
     "not_applied": _fault_and_goes_on(Fault.NOT_APPLIED),
-    "trainer_lost": _killed,
+    "trainer_lost": _killed(),
+    "trainer_lost_while_paused": _killed("pause=abort"),
     "unknown": _weights("bug"),
 }

@@ -83,10 +83,11 @@ class Scene:
         folder: Path | None = None,
         timeout: float = 20.0,
         proxy: str = "",
+        remedies: str = "",
     ) -> Trainer:
         """A trainer of that run, which has started and waits for orders; ``then`` is what it does after a failure."""
         arguments = (str(self.journals), url, str(folder or self.folder / run), str(timeout), then)
-        variables = {"http_proxy": proxy} if proxy else {}
+        variables = {name: value for name, value in (("http_proxy", proxy), (Env.REMEDIES, remedies)) if value}
         return self.start(run, "-m", "tests.harness.failing_trainer", *arguments, log=f"{run}.log", **variables)
 
     def start(self, run: str, *command: str, log: str, **variables: str) -> Trainer:
