@@ -25,22 +25,27 @@ def time_out_seconds() -> float | None:
     return None
 
 
-def tell(key: str, goes_on: bool) -> None:
-    """On the coordinator: say what was decided; without other ranks nothing is said."""
+def agree(key: str, goes_on: bool) -> bool:
+    """On the coordinator: say what was decided; false when the others did not wait for it, and will not go on."""
     store = _store()
-    if store is not None:
-        store.set(key, "1" if goes_on else "0")
+    return goes_on if store is None else _first(store, key, goes_on)
 
 
-def told(key: str) -> bool:
-    """On any other rank: what the coordinator decided; false when it does not say within 10 s."""
+def agreed(key: str) -> bool:
+    """On any other rank: what the coordinator decided; false, for all of them, when it does not say within 10 s."""
     store = _store()
     if store is None:
         return False
-    try:
+    with contextlib.suppress(Exception):  # a time-out, or the store has gone with its rank
         store.wait([key], timedelta(seconds=AGREE_SECONDS))
-        return bool(store.get(key) == b"1")
-    except Exception:  # a time-out, or the store has gone with its rank
+    return _first(store, key, False)
+
+
+def _first(store: Any, key: str, goes_on: bool) -> bool:
+    """What the first of all ranks has said, which may be this one: nobody acts on anything else."""
+    try:
+        return bool(store.compare_set(key, "", "1" if goes_on else "0") == b"1")
+    except Exception:
         return False
 
 

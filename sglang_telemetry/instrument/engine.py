@@ -238,6 +238,22 @@ class EngineInstrument:
         layers = layers_of(model)
         return Inspection(inspector, layers[-1] if layers else None)
 
+    def settle(self, own: Sync | None, alone: bool, returned: object, raised: BaseException | None) -> None:
+        """The call of the engine is over, the sync not yet.
+
+        Args:
+            own: The sync, where the call made it.
+            alone: The seams were this call's.
+            returned: By the call.
+            raised: What left it.
+        """
+        sync = self._sync if alone else None
+        if self._remedies is None or sync is None:
+            return
+        self._guarded(self._remedies.settle, sync, raised is None and returned is not False)
+        if own is None:
+            self._guarded(self._remedies.within, sync, raised)
+
     def remedied(self, sync: Sync, record: SyncRecord, raised: BaseException | None) -> bool:
         """Is the exception of a sync to be kept from the trainer?"""
         return self._remedies is not None and self._remedies.ended(sync, record, raised)
@@ -283,6 +299,7 @@ class _Observed:
         try:
             for restore in reversed(self._restores):
                 restore()
+            self._instrument.settle(self._sync, self._alone, self.returned, raised)
             if self._leave is not None:
                 self._leave()
             if self._sync is not None:

@@ -114,6 +114,8 @@ class Sender:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Send, and tell."""
         method, url = self._guarded(_method_and_url, self._method, args, kwargs) or ("", "")
+        if is_update(url):
+            args, kwargs = self._guarded(_by_name, self._send, args, kwargs, self._method) or (args, kwargs)
         around: Around | None = self._guarded(self._listener.around, url, self)
         if around is None:
             return self._once(method, url, args, kwargs)
@@ -227,6 +229,20 @@ def _method_and_url(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         url = args[1] if len(args) > 1 else kwargs.get("url", "")
         return str(verb).upper(), str(url)
     return method.upper(), str(args[0] if args else kwargs.get("url", ""))
+
+
+def _by_name(
+    send: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], method: str
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The same arguments with names for what comes after the URL, such as the body; None where that cannot be."""
+    first = 2 if method == "request" else 1
+    if len(args) <= first:
+        return None
+    names = list(inspect.signature(send).parameters.values())[: len(args)]
+    if len(names) < len(args) or any(one.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for one in names[first:]):
+        return None
+    given = {one.name: value for one, value in zip(names[first:], args[first:], strict=True)}
+    return None if given.keys() & kwargs.keys() else (args[:first], kwargs | given)
 
 
 def _of_error(method: str, url: str, error: BaseException) -> Recorded:

@@ -6,7 +6,7 @@ from sglang_telemetry.remedies.client import can_refuse
 from sglang_telemetry.remedies.options import Remedies
 from sglang_telemetry.text import server_of
 
-BY_REQUEST = ("validate", "publish_atomically", "retry", "timeout", "pause", "serialize")
+BY_REQUEST = ("validate", "publish_atomically", "retry", "timeout", "pause", "serialize", "on_failure")
 """Remedies that take hold of the request of an update."""
 _REFUSING = ("validate", "publish_atomically", "serialize")
 _ROUTES = {"pause": ("/pause_generation", "/continue_generation"), "retry": ("/flush_cache",)}

@@ -144,6 +144,11 @@ class Sync:
         return self._coordinator
 
     @property
+    def sent(self) -> tuple[str | None, str | None]:
+        """Path and weight version that the last update has named."""
+        return self._folder, self._sent
+
+    @property
     def context(self) -> TraceContext | None:
         """The span of the phase that is open: what a span that begins now belongs to; the caller's when it is over."""
         if self.over:

@@ -14,6 +14,9 @@ from collections.abc import Set
 from sglang_telemetry.checkpoint.choice import BIN_INDEX, NO_WEIGHTS, SAFETENSORS_INDEX, WEIGHTS
 from sglang_telemetry.remedies.trees import is_silly, reraise
 
+Stamp = tuple[int, int, int]
+"""Of a file: its number, its size in bytes, and when it was changed last, in nanoseconds."""
+
 _INDEXES = (SAFETENSORS_INDEX, BIN_INDEX, *(f"{kind}.index.json" for kind in WEIGHTS))
 # Another check of ours may be writing there right now (preflight); these names are gone in a moment.
 _MOMENTARY = ".sglang-telemetry-check-"
@@ -35,6 +38,32 @@ def folders_with_weights(folder: str) -> frozenset[str]:
         for root, _, names in os.walk(folder, onerror=reraise)
         if any(name.endswith(WEIGHTS) and not name.endswith(NO_WEIGHTS) for name in names)
     )
+
+
+def weights_in(folder: str) -> dict[str, Stamp]:
+    """The files of weights in a folder, by their paths in it; none where there is no folder."""
+    found: dict[str, Stamp] = {}
+    for root, _, names in os.walk(folder):
+        for name in filter(is_weights, names):
+            with contextlib.suppress(OSError):
+                there = os.stat(os.path.join(root, name))
+                inside = os.path.normpath(os.path.join(os.path.relpath(root, folder), name))
+                found[inside] = (there.st_ino, there.st_size, there.st_mtime_ns)
+    return found
+
+
+def move_into(source: str, target: str) -> None:
+    """Move every file of one folder into another, over what is there.
+
+    Raises:
+        OSError: One could not be moved.
+    """
+    for root, folders, names in os.walk(source, onerror=reraise):
+        there = os.path.normpath(os.path.join(target, os.path.relpath(root, source)))
+        links = [name for name in folders if os.path.islink(os.path.join(root, name))]
+        os.makedirs(there, exist_ok=True)
+        for name in names + links:
+            os.replace(os.path.join(root, name), os.path.join(there, name))
 
 
 def carry_over(old: str, new: str, written: Set[str]) -> int:

@@ -67,6 +67,15 @@ class Client:
         except Exception:  # whatever the engine's client raises when nobody answers
             return None
 
+    def fields(self, route: str) -> Mapping[str, Any] | None:
+        """The JSON object that a GET is answered with; None when there was no such answer within 2 s."""
+        try:
+            answer = self._get(self._at(route), timeout=_POLL_SECONDS, **self._carried)
+            fields = answer.json() if answer.status_code == 200 else None
+        except Exception:  # as above, or no JSON
+            return None
+        return fields if isinstance(fields, Mapping) else None
+
     def _at(self, route: str) -> str:
         parts = urlsplit(self.url)
         before = parts.path.partition("/update_weights_from_")[0]

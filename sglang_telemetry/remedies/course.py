@@ -65,8 +65,8 @@ class Publishing(Protocol):
     def confirmed(self) -> None:
         """The server has taken it."""
 
-    def abandon(self) -> None:
-        """It will not be published."""
+    def unwanted(self) -> None:
+        """What was saved is not to be published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Course:
             fault = self._step(self._fault, arguments)
             if fault is not None:
                 if self._means.publishing is not None:
-                    self._means.publishing.abandon()
+                    self._means.publishing.unwanted()
                 return self._refuse(Cause.CHECKPOINT_INVALID, f"not sent: {fault}")
             if self._means.publishing is not None:
                 try:

@@ -12,7 +12,14 @@ import time
 from collections.abc import Callable
 
 from sglang_telemetry.checkpoint.filesystem import facts_of
-from sglang_telemetry.remedies.carry import carry_over, copy_attributes, folders_with_weights
+from sglang_telemetry.remedies.carry import (
+    Stamp,
+    carry_over,
+    copy_attributes,
+    folders_with_weights,
+    move_into,
+    weights_in,
+)
 from sglang_telemetry.remedies.claims import Beside, Claim, Role
 from sglang_telemetry.remedies.forked import forget_in_child
 from sglang_telemetry.remedies.leftovers import forsake, tidy
@@ -24,6 +31,11 @@ from sglang_telemetry.remedies.trees import own_links, sync_files, sync_folder, 
 # a load that fails is seen, and one of old weights is not.
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "ceph", "gpfs", "beegfs", "9p", "virtiofs", "afs", "glusterfs", "fuse.")
 _FIRST = "the first one"
+
+
+def has_files(folder: str) -> bool:
+    """Is there anything but empty folders in a folder?"""
+    return any(names for _, _, names in os.walk(folder))
 
 
 def has_weights(folder: str) -> bool:
@@ -58,6 +70,8 @@ class Publisher:
         self._place = look(self._given)
         try_out(self._place, swap)
         self._staging: Claim | None = None
+        self._path: str | None = None
+        self._weights: dict[str, Stamp] = {}
         self._writer: threading.Thread | None = None
         self._old: Claim | None = None
         self._removals: list[threading.Thread] = []
@@ -97,14 +111,16 @@ class Publisher:
         except BaseException:
             forsake(staging)
             raise
-        self._staging, self._writer = staging, threading.current_thread()
+        self._staging, self._path, self._writer = staging, staging.path, threading.current_thread()
+        self._weights = weights_in(self._place.folder)
         return staging.path
 
     def publish(self) -> str:
         """Sync what was written, and put it in its place; what was not written again is kept, but for old weights.
 
         The weights of a folder are then those that were written, and no others. A folder inside of it into which no
-        weights were written keeps its own.
+        weights were written keeps its own. What is written there after that can be published as well, until the next
+        begin.
 
         Returns:
             How it was done, in words.
@@ -118,6 +134,7 @@ class Publisher:
         written = folders_with_weights(staging.path)
         if not written:
             raise OSError(errno.ENODATA, "no weights were saved", staging.path)
+        self._check_weights(written)
         own_links(staging.path, was=staging.path)
         sync_files(staging.path)
         kept = carry_over(folder, staging.path, written)
@@ -137,7 +154,19 @@ class Publisher:
                     kept += late
                     sync_folders(folder)
             words += self._retire(old)
+        self._weights = weights_in(folder)
         return f"{words}{f', {kept} files kept' if kept else ''}"
+
+    def merge(self) -> None:
+        """Put what was written into the folder file by file, over what is there.
+
+        Raises:
+            OSError: Something of it could not be.
+        """
+        staging = self._saved()
+        os.makedirs(self._place.folder, exist_ok=True)
+        move_into(staging.path, self._place.folder)
+        self.abandon()
 
     def confirmed(self) -> None:
         """The server has taken it: the old one goes, in a thread; never raises."""
@@ -166,25 +195,38 @@ class Publisher:
 
     def forget(self) -> None:
         """In a forked child: all of this is the parent's."""
-        self._staging = self._old = self._writer = None
+        self._staging = self._path = self._old = self._writer = None
         self._removals = []
 
     def _saved(self) -> Claim:
         """The staging folder, also where the engine has removed it and made another one before it wrote."""
-        staging = self._staging
-        if staging is None:
+        staging, path = self._staging, self._path
+        if path is None:
             raise OSError(errno.ENOENT, "nothing is being saved", self._place.folder)
-        if staging.is_there():
+        if staging is not None and staging.is_there():
             return staging
         try:
-            made = Claim.take(staging.path)
+            made = Claim.take(path)
         except FileNotFoundError as error:
-            raise OSError(errno.ENOENT, "the folder that was saved into is gone", staging.path) from error
+            raise OSError(errno.ENOENT, "the folder that was saved into is gone", path) from error
         if made is None:
-            raise OSError(errno.EBUSY, "another process writes this checkpoint", staging.path)
-        staging.release()
+            raise OSError(errno.EBUSY, "another process writes this checkpoint", path)
+        if staging is not None:
+            staging.release()
         self._staging = made
         return made
+
+    def _check_weights(self, written: frozenset[str]) -> None:
+        """Another rank that writes its shards into the folder itself is not led elsewhere: they would be lost."""
+        now = weights_in(self._place.folder)
+        for path in sorted(now):
+            if (os.path.dirname(path) or ".") in written and now[path] != self._weights.get(path):
+                raise OSError(
+                    errno.EBUSY,
+                    "another rank or process has written weights there since the save began; leave publish_atomically "
+                    "off where several ranks save one checkpoint",
+                    os.path.join(self._place.folder, path),
+                )
 
     def _looked_at(self) -> Place:
         try:
@@ -216,11 +258,19 @@ class Publisher:
         except BaseException:
             old.release()
             raise
-        old.path = staging.path if way is Way.EXCHANGED else aside
+        old.path = aside
+        if way is Way.EXCHANGED:
+            # What is written under the name of the staging folder from now on is new, and not to be taken for the old.
+            old.path = beside.free(Role.STAGING)
+            try:
+                os.rename(staging.path, old.path)
+            except OSError:
+                old.path = staging.path
         return old, str(way)
 
     def _retire(self, old: Claim) -> str:
         """What becomes of the old folder until the server has the new one, in words."""
+        self.confirmed()  # of two in one sync, the first
         if not self._is_network():
             self._old = old
             return ""

@@ -4,11 +4,12 @@ A server that died or went away comes back with its START weights: that is not s
 would without us.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sglang_telemetry.causes import FailureCause as Cause
 from sglang_telemetry.events import SyncRecord
-from sglang_telemetry.names import Result
+from sglang_telemetry.names import UPDATE_ROUTE, Result
 from sglang_telemetry.remedies.options import Remedies
 
 _LEAVE_THE_SERVER_AS_IT_WAS = frozenset(
@@ -48,20 +49,23 @@ class Stale:
         self._succeeded_at: float | None = None
         self._failed = 0
 
-    def decide(self, record: SyncRecord, now: float, *, in_step: bool) -> Decision | None:
+    def decide(
+        self, record: SyncRecord, now: float, *, in_step: bool, changed: Callable[[], str | None] = lambda: None
+    ) -> Decision | None:
         """Take note of a sync; None unless it failed.
 
         Args:
             record: How it ended.
             now: Monotonic seconds.
             in_step: All ranks are past the engine's collectives, so that none of them waits for this one.
+            changed: Asks the servers, if nothing else is against it: in words why one may not run weights of this run.
         """
         if record.result is Result.SUCCESS:
             self._succeeded_at, self._failed = now, 0
         if record.result is not Result.FAILURE:
             return None
         self._failed += 1
-        refused = self._refused(record, now, in_step)
+        refused = self._refused(record, now, in_step) or changed()
         if refused is not None:
             return Decision(goes_on=False, why=refused)
         return Decision(goes_on=True, why=f"training goes on with stale weights: {self._used(now)}")
@@ -78,6 +82,10 @@ class Stale:
         no_answer = exchange is not None and exchange.status_code is None
         if no_answer and cause is not Cause.TIMEOUT and cause is not Cause.PROXY_INTERCEPTED:
             return "the server gave no answer: it comes back with its START weights"
+        if any(one.status_code is None and UPDATE_ROUTE in one.url and one is not exchange for one in record.exchanges):
+            return "a server gave no answer before this was sent again: it may be back with its START weights"
+        if cause is Cause.SERVER_ERROR and exchange is not None and (exchange.status_code or 0) >= 500:
+            return f"after a {exchange.status_code} the server may be dying, and comes back with its START weights"
         if options.stale_syncs is not None and self._failed > options.stale_syncs:
             return f"{self._failed} syncs in a row have failed, stale_syncs is {options.stale_syncs}"
         age = now - self._succeeded_at

@@ -33,8 +33,45 @@ def test_the_time_out_of_a_group() -> None:
 def test_without_a_group_nobody_waits() -> None:
     """Then the deadline alone counts."""
     assert collectives.time_out_seconds() is None
-    assert collectives.told("key") is False
-    collectives.tell("key", True)
+    assert collectives.agreed("key") is False
+    assert collectives.agree("key", True) is True
+
+
+class Ranks:
+    """Two of them, as far as the store is concerned."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = dist.HashStore()
+        monkeypatch.setattr(collectives, "_store", lambda: self.store)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_ranks_agree(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others do what the coordinator says."""
+    Ranks(monkeypatch)
+    assert collectives.agree("key", goes_on) is goes_on
+    assert collectives.agreed("key") is goes_on
+
+
+def test_a_coordinator_that_comes_late_does_what_the_others_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked at a checkpoint for longer than they waited: all of them raise."""
+    Ranks(monkeypatch)
+    monkeypatch.setattr(collectives, "AGREE_SECONDS", 0.05)
+    assert collectives.agreed("key") is False
+    assert collectives.agree("key", True) is False
+    assert collectives.agreed("key") is False
+
+
+def test_a_store_that_is_gone_lets_nobody_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its rank."""
+
+    class Gone:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("Broken pipe")
+
+    monkeypatch.setattr(collectives, "_store", Gone)
+    assert collectives.agree("key", True) is False
+    assert collectives.agreed("key") is False
 
 
 def test_what_remedies_add_ends_before_the_ranks_give_up(models: Path, tmp_path: Path, monkeypatch: Any) -> None:

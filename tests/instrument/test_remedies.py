@@ -360,6 +360,22 @@ def test_a_model_that_cannot_be_saved_as_safetensors(server: FakeSGLang, tmp_pat
     assert files(tmp_path / "checkpoint").keys() == {"pytorch_model.bin"}
 
 
+def test_an_attempt_removes_nothing_that_it_has_not_written(server: FakeSGLang, tmp_path: Path) -> None:
+    """Safetensors of somebody else in the same folder stay."""
+    engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
+    server.inject(Fault.NOT_APPLIED)
+    live = tmp_path / "checkpoint"
+    live.mkdir()
+    for name in ("adapter_model.safetensors", "value_head.safetensors.index.json"):
+        (live / name).write_text("of another")
+    model = Safe()
+    model.can = False
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(safetensors=True)):
+        assert engine.update_policy(model) is True
+    kept = {"adapter_model.safetensors", "value_head.safetensors.index.json"}
+    assert files(live).keys() == kept | {"pytorch_model.bin"}
+
+
 def test_weights_are_tagged_where_that_is_asked_for(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
     """As ``instrument(tag_weights=True)`` does."""
     engine = policy_engine(server.url, tmp_path)

@@ -150,3 +150,40 @@ def test_a_sync_that_was_stopped_changes_nothing() -> None:
     _goes_on(stale, GOOD, 0.0)
     assert _goes_on(stale, record(who(), result=Result.CANCELLED), 1.0) is None
     assert _goes_on(stale, BUSY, 2.0) is True
+
+
+def test_no_run_goes_on_when_a_server_was_away_before_it_was_sent_again() -> None:
+    """The last answer is of a server that may have its START weights."""
+    stale = _stale(stale_syncs=5)
+    _goes_on(stale, GOOD, 0.0)
+    url = "http://s:1/update_weights_from_disk"
+    away = Exchange(method="POST", url=url, error_type="ConnectionError")
+    busy = Exchange(method="POST", url=url, status_code=429)
+    one = failed(who(), cause=FailureCause.SERVER_BUSY, exchanges=(away, busy), decisive=1)
+    assert _goes_on(stale, one, 1.0) is False
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [(400, True), (500, False), (502, False)])
+def test_no_run_goes_on_when_the_server_may_be_dying(status: int, goes_on: bool) -> None:
+    """Its death takes seconds."""
+    stale = _stale(stale_syncs=5)
+    _goes_on(stale, GOOD, 0.0)
+    answer = Exchange(method="POST", url="http://s:1/u", status_code=status)
+    assert _goes_on(stale, _failed(FailureCause.SERVER_ERROR, answer), 1.0) is goes_on
+
+
+def test_the_servers_are_asked_last() -> None:
+    """What they say counts, and they are not asked when the run ends anyway."""
+    asked: list[int] = []
+
+    def changed() -> str:
+        asked.append(1)
+        return "it runs another one"
+
+    stale = _stale(stale_syncs=1)
+    stale.decide(GOOD, 0.0, in_step=True, changed=changed)
+    decision = stale.decide(BUSY, 1.0, in_step=True, changed=changed)
+    assert decision is not None
+    assert (decision.goes_on, decision.why, asked) == (False, "it runs another one", [1])
+    stale.decide(BUSY, 1.0, in_step=True, changed=changed)
+    assert asked == [1]
