@@ -104,6 +104,7 @@ SERVER_TEXTS: tuple[ServerText, ...] = (
 )
 
 _PROXY = {"ProxyError", "InvalidProxyURL", "ProxySchemeUnknown", "ProxySchemeUnsupported"}
+# With one of these no connection came about, so that nothing was sent.
 _NOT_CONNECTED = {
     "ConnectTimeout",
     "ConnectTimeoutError",
@@ -112,11 +113,14 @@ _NOT_CONNECTED = {
     "NameResolutionError",
     "ConnectionRefusedError",
     "gaierror",
-    "SSLError",
+    "ClientConnectorError",
     "SSLCertVerificationError",
     "CertificateError",
 }
-_NOT_CONNECTED_ERRNO = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL}
+_NOT_CONNECTED_ERRNO = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
+_HANDSHAKE = ("handshake", "wrong version number", "certificate", "unknown protocol", "unsupported protocol")
+# These come while it connects, and also on a connection over which the update was sent.
+_NO_ROUTE_ERRNO = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 _CLOSED = {
     "RemoteDisconnected",
     "ConnectionResetError",
@@ -132,6 +136,15 @@ _CLOSED = {
     "ServerDisconnectedError",
 }
 _TIMED_OUT = {"ReadTimeout", "ReadTimeoutError", "TimeoutError", "WriteTimeout", "PoolTimeout", "SocketTimeout"}
+# An engine that sends again in its handler: the first exception, of a connection that did not come about, is the
+# context of the second.
+_SENT = (_CLOSED | _TIMED_OUT) - {
+    "ConnectionResetError",
+    "ConnectionAbortedError",
+    "BrokenPipeError",
+    "TimeoutError",
+    "PoolTimeout",
+}
 _BAD_URL = {
     "MissingSchema",
     "InvalidSchema",
@@ -248,8 +261,12 @@ def _of_http_error(evidence: Evidence, error: BaseException) -> tuple[Cause, App
         return Cause.OUT_OF_MEMORY, Applied.NO
     if names & _PROXY:
         return Cause.PROXY_INTERCEPTED, Applied.NO
-    if names & _NOT_CONNECTED or first_errno(error) in _NOT_CONNECTED_ERRNO:
+    if not names & _SENT and (
+        names & _NOT_CONNECTED or first_errno(error) in _NOT_CONNECTED_ERRNO or _in_handshake(error)
+    ):
         return Cause.UNREACHABLE, Applied.NO
+    if "SSLError" in names or first_errno(error) in _NO_ROUTE_ERRNO:
+        return Cause.UNREACHABLE, Applied.UNKNOWN
     if names & _BAD_URL:
         return Cause.PROTOCOL, Applied.NO
     # A read time-out can be wrapped in a ConnectionError; a closed connection never is a time-out.
@@ -263,6 +280,16 @@ def _of_http_error(evidence: Evidence, error: BaseException) -> tuple[Cause, App
     if isinstance(error, ValueError):
         return Cause.PROTOCOL, Applied.NO
     return Cause.UNKNOWN, Applied.UNKNOWN
+
+
+def _in_handshake(error: BaseException) -> bool:
+    """Did TLS fail before anything was sent? Only what ``ssl`` itself says tells: other texts hold the host's name."""
+    return any(
+        sign in str(e).lower()
+        for e in walk(error)
+        if any(cls.__module__ == "ssl" for cls in type(e).__mro__)
+        for sign in _HANDSHAKE
+    )
 
 
 def _of_answer(evidence: Evidence, recorded: Recorded) -> tuple[Cause, Applied]:
