@@ -155,6 +155,7 @@ _BAD_URL = {
     "TooManyRedirects",
     "ContentDecodingError",
     "InvalidHeader",
+    "LocalProtocolError",
 }
 _OUT_OF_MEMORY = {"OutOfMemoryError", "MemoryError"}
 _WRITER_FAILED = ("pytorchstreamwriter", "file write failed", "unexpected pos", "i/o error")

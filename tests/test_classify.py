@@ -186,6 +186,14 @@ def test_was_it_sent(error: BaseException, applied: Applied) -> None:
     assert _cause_of(error) == (FailureCause.UNREACHABLE, applied)
 
 
+@pytest.mark.parametrize("client", ["requests", "httpx"])
+def test_a_header_that_cannot_be_sent_is_protocol(client: str) -> None:
+    """httpx tells of it with the class that stands above that of a server which breaks off, too."""
+    with Answers(SUCCESS) as server:
+        error = _post(client, server.url, headers={"X-Key": "of a file\n"})
+    assert _cause_of(error) == (FailureCause.PROTOCOL, Applied.NO)
+
+
 def test_an_engine_that_sends_again_in_its_handler() -> None:
     """The exception of the second request carries that of the first, to which nobody was there."""
     refused = requests.ConnectionError(ConnectionRefusedError(errno.ECONNREFUSED, "refused"))
