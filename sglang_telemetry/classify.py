@@ -72,20 +72,31 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class ServerText:
-    """A text of SGLang's and what it means; an unknown text falls through to the status code."""
+    """A text of SGLang's and what it means; an unknown text falls through to the status code.
+
+    Args:
+        another: Another update, or a flush, is at work: nothing may be sent beside it.
+    """
 
     fragment: str
     cause: Cause
     applied: Applied
     seen_in: str
+    another: bool = False
 
 
 SERVER_TEXTS: tuple[ServerText, ...] = (
     ServerText("cache was not flushed", Cause.SERVER_BUSY, Applied.YES, "0.5.23, measured"),
-    ServerText("weight-update session is already open", Cause.SERVER_BUSY, Applied.NO, "0.5.23, source"),
-    ServerText("another flush_cache is already in progress", Cause.SERVER_BUSY, Applied.UNKNOWN, "0.5.23, source"),
+    ServerText("weight-update session is already open", Cause.SERVER_BUSY, Applied.NO, "0.5.23, source", another=True),
+    ServerText(
+        "another flush_cache is already in progress",
+        Cause.SERVER_BUSY,
+        Applied.UNKNOWN,
+        "0.5.23, source",
+        another=True,
+    ),
     ServerText("pending requests", Cause.SERVER_BUSY, Applied.UNKNOWN, "0.5.23, source"),
-    ServerText("already in progress", Cause.SERVER_BUSY, Applied.NO, "older than 0.5.23"),
+    ServerText("already in progress", Cause.SERVER_BUSY, Applied.NO, "older than 0.5.23", another=True),
     # "Rolling back" does not roll back: a transient error leaves the new weights live.
     ServerText("failed to update weights", Cause.CHECKPOINT_INVALID, Applied.UNKNOWN, "0.5.23, source"),
     ServerText("attempted to load weight", Cause.CHECKPOINT_INVALID, Applied.UNKNOWN, "0.5.23, source"),
@@ -178,6 +189,12 @@ def classify(evidence: Evidence) -> tuple[Cause, Applied]:
     if _of_collective(evidence):
         return Cause.PEER, applied
     return Cause.UNKNOWN, Applied.UNKNOWN if evidence.recorded is None else applied
+
+
+def another_is_at_work(text: str | None) -> bool:
+    """Does an answer say that the server is at work on another update, or on a flush?"""
+    lower = (text or "").lower()
+    return any(known.another and known.fragment in lower for known in SERVER_TEXTS)
 
 
 def walk(error: BaseException | None) -> Iterator[BaseException]:

@@ -21,7 +21,15 @@ import urllib3.exceptions
 
 import sglang_telemetry
 from sglang_telemetry import FailureCause, SyncRecord
-from sglang_telemetry.classify import SERVER_TEXTS, Evidence, Recorded, classify, first_errno, walk
+from sglang_telemetry.classify import (
+    SERVER_TEXTS,
+    Evidence,
+    Recorded,
+    another_is_at_work,
+    classify,
+    first_errno,
+    walk,
+)
 from sglang_telemetry.events import Checkpoint, Exchange
 from sglang_telemetry.names import Applied, Phase
 from sglang_telemetry.testing.doubles import RecordingSink
@@ -408,6 +416,23 @@ def test_every_known_text_is_understood(tmp_path: Path, known: Any) -> None:
     with Answers((400, body.encode())) as server:
         record = sync(server.url, tmp_path / "c")
     assert (record.cause, record.weights_applied) == (known.cause, known.applied)
+
+
+@pytest.mark.parametrize(
+    ("text", "at_work"),
+    [
+        ('{"message":"Another flush_cache is ALREADY in progress."}', True),
+        ("A weight-update session is already open", True),
+        ("Weight update already in progress", True),
+        ("12 pending requests", False),
+        ("slow down", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_texts_of_another_update(text: str | None, at_work: bool) -> None:
+    """A flush counts too: it stands between two updates."""
+    assert another_is_at_work(text) is at_work
 
 
 def test_no_weights_here_either_is_the_checkpoints_fault(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import sglang_telemetry
 from sglang_telemetry import Applied, FailureCause, Phase, Remedied, Remedies, Result
 from sglang_telemetry.remedies.host_lock import HostLock
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
+from tests.harness.answers import Answers
 from tests.harness.minimind import SavableModel, SharedFolderEngine
 from tests.harness.policy import Policy, policy_engine
 from tests.harness.processes import wait_until
@@ -249,6 +250,21 @@ def test_a_retry_is_another_attempt(server: FakeSGLang, models: Path, tmp_path: 
     assert record.attempts == 2
     assert [one.status_code for one in record.exchanges] == [429, 200, 429]
     assert (record.cause, record.result) == (FailureCause.SERVER_BUSY, Result.FAILURE)
+
+
+@pytest.mark.parametrize("text", ["A weight-update session is already open.", "Weight update already in progress"])
+def test_no_retry_beside_another_update(text: str, models: Path, tmp_path: Path) -> None:
+    """A gateway says 429 of it, as of everything that has to wait."""
+    sink = RecordingSink()
+    with Answers((429, json.dumps({"success": False, "message": text}).encode())) as server:
+        engine = policy_engine(server.url, tmp_path)
+        with (
+            sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(retry=True)),
+            pytest.raises(RuntimeError),
+        ):
+            engine.update_policy(Policy(models))
+    assert (len(server.requests), said(sink.events)) == (1, [])
+    assert (sink.records[0].cause, sink.records[0].weights_applied) == (FailureCause.SERVER_BUSY, Applied.NO)
 
 
 class Async:
