@@ -133,6 +133,34 @@ def test_an_engine_that_raises_for_a_status_does_so(server: FakeSGLang, models: 
         engine.update_policy(policy)
 
 
+def _raise_for(answer: requests.Response, *args: Any, **named: Any) -> None:
+    answer.raise_for_status()
+
+
+@pytest.mark.parametrize("whose", ["session", "call"])
+def test_a_client_that_raises_in_a_hook_does_so(whose: str, server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """Its engine looks at no status, and would take the refused update for one that was taken."""
+
+    class Trusting(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            model.save_pretrained(self.shared_ckpt_path)
+            url, body = f"{self.base_url}/update_weights_from_disk", {"model_path": self.shared_ckpt_path}
+            hooks = {"hooks": {"response": _raise_for}} if whose == "call" else {}
+            self.http.post(url, json=body, timeout=5, **hooks)
+            return True
+
+    engine, policy = Trusting(server.url, str(tmp_path / "checkpoint")), Policy(models)
+    engine.http = requests.Session()
+    if whose == "session":
+        engine.http.hooks["response"].append(_raise_for)
+    policy.content = "missing"
+    with (
+        sglang_telemetry.instrument(engine, sinks=[], remedies=Remedies(validate=True)),
+        pytest.raises(requests.HTTPError, match="400 Client Error"),
+    ):
+        engine.update_policy(policy)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), RuntimeError("ours"), requests.ReadTimeout()])
 def test_a_pause_is_undone_whatever_happens(
     error: BaseException, server: FakeSGLang, models: Path, tmp_path: Path
