@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import requests
 
@@ -225,6 +226,25 @@ def test_what_the_update_carries_its_pause_carries_too(models: Path, tmp_path: P
             assert engine.update_policy(Policy(models)) is True
     assert said(sink.events) == ["pause done", "release done"]
     assert "secret-key" not in repr(sink.events)
+
+
+@pytest.mark.parametrize("client", [requests.Session, httpx.Client])
+def test_a_key_that_cannot_be_sent_is_in_no_event(
+    client: Any, server: FakeSGLang, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was read from a file with its line's end; the exceptions of clients show it."""
+    engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
+    with client() as engine.http:
+        engine.http.headers["X-Key"] = "s3cr3t-value\n"
+        remedies = Remedies(pause="abort", retry=True, timeout="auto")
+        with (
+            sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies),
+            pytest.raises(RuntimeError),
+        ):
+            engine.update_policy(Policy(models))
+    assert "s3cr3t" in capsys.readouterr().out  # the engine's own print, which is left alone
+    assert "s3cr3t" not in repr(sink.events)
+    assert sink.records[0].cause is FailureCause.PROTOCOL
 
 
 def test_no_two_updates_at_once(server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: Any) -> None:
