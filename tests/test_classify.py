@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from sglang_telemetry.testing.doubles import RecordingSink
 from tests.harness.answers import SUCCESS, Answers, close_without_answer
 from tests.harness.minimind import SavableModel, SharedFolderEngine
 from tests.harness.mounts import fill, tmpfs
+from tests.server_truth.sites import Certificate, make_certificate
 
 
 @pytest.fixture(autouse=True)
@@ -114,36 +114,28 @@ def test_nothing_was_sent_where_no_connection_came_about(client: str, url: str) 
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that nobody has signed, with its key in the same file."""
-    folder = tmp_path_factory.mktemp("tls")
-    asked = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    asked += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*asked, "-keyout", folder / "key", "-out", folder / "crt"], capture_output=True, check=True)
-    both = folder / "both.pem"
-    both.write_text((folder / "key").read_text() + (folder / "crt").read_text())
-    return both
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """One that nobody has signed."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-def _garbled(listener: socket.socket, certificate: Path) -> None:
+def _garbled(listener: socket.socket, certificate: Certificate) -> None:
     """Take one request over TLS, and answer with a record that cannot be deciphered."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
     connection, _ = listener.accept()
     # A client that does not trust the certificate goes.
     with connection, connection.dup() as below, contextlib.suppress(ssl.SSLError):
-        with context.wrap_socket(connection, server_side=True) as secured:
+        with certificate.context.wrap_socket(connection, server_side=True) as secured:
             secured.recv(65536)
             below.sendall(b"\x17\x03\x03\x00\x20" + b"x" * 32)
 
 
 @pytest.mark.parametrize("client", ["requests", "httpx"])
 @pytest.mark.parametrize("trusted", [True, False])
-def test_tls_that_broke_after_the_update_was_sent(client: str, trusted: bool, certificate: Path) -> None:
+def test_tls_that_broke_after_the_update_was_sent(client: str, trusted: bool, certificate: Certificate) -> None:
     """A bad record comes behind the update, which may be at work; a certificate is looked at before."""
-    trust: Any = {"verify": str(certificate)} if client == "requests" else {}
+    trust: Any = {"verify": str(certificate.file)} if client == "requests" else {}
     if client == "httpx":
-        trust = {"verify": ssl.create_default_context(cafile=str(certificate))}
+        trust = {"verify": ssl.create_default_context(cafile=str(certificate.file))}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_garbled, args=(listener, certificate))
         thread.start()
