@@ -97,7 +97,9 @@ class EngineRemedies:
         )
 
         def run(send: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
-            client = Client(url, arguments, post=sender.post, get=sender.client.get, kind=sender.client)
+            client = Client(
+                url, arguments, post=sender.post, get=getattr(sender.client, "get", None), kind=sender.client
+            )
             course = Course(means, sync, client, server=server_of(url) or url, disk=disk, send=send)
             return course.run(arguments)
 

@@ -32,7 +32,8 @@ class Client:
         url: The update's.
         arguments: Keyword arguments of the engine's call.
         post: Sends as the engine would, and is recorded.
-        get: The client's own ``get``; not recorded, for questions that are asked again and again.
+        get: The client's own ``get``; not recorded, for questions that are asked again and again. None where it has
+            none.
         kind: What the engine's client is.
     """
 
@@ -42,7 +43,7 @@ class Client:
         arguments: Mapping[str, Any],
         *,
         post: Callable[..., Any],
-        get: Callable[..., Any],
+        get: Callable[..., Any] | None,
         kind: Any,
     ) -> None:
         self.url, self.kind, self.arguments = url, kind, arguments
@@ -65,8 +66,15 @@ class Client:
         answer = self._post(self._at(route), timeout=seconds, **named)
         return int(answer.status_code), str(answer.text)
 
+    @property
+    def can_ask(self) -> bool:
+        """Can it be asked for a status at all?"""
+        return self._get is not None
+
     def status(self, route: str) -> int | None:
-        """Status of a GET, None when there was no answer within 2 s."""
+        """Status of a GET, None when there was no answer within 2 s, or when it cannot be asked."""
+        if self._get is None:
+            return None
         try:
             return int(self._get(self._at(route), timeout=_POLL_SECONDS, **self._carried).status_code)
         except Exception:  # whatever the engine's client raises when nobody answers

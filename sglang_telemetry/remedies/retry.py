@@ -82,6 +82,8 @@ def wait_until_ready(
         gone_first: It has to be seen away before: one that answers at once has not died, and may still be loading.
         pause: Waits between two questions.
     """
+    if not client.can_ask:
+        return False
     until, gone = time.monotonic() + seconds, not gone_first
     while (left := until - time.monotonic()) > 0:
         status = client.status("/ready")

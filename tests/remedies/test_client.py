@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from sglang_telemetry.remedies.client import Client, Refused, can_refuse, refusal
+from sglang_telemetry.remedies.retry import wait_until_ready
 
 URL = "http://10.0.0.7:30000/v0/update_weights_from_disk"
 
@@ -194,6 +195,14 @@ def test_what_is_carried() -> None:
     assert sent == [("http://10.0.0.7:30000/v0/flush_cache?timeout=3", carried | {"timeout": 5.0})]
     assert client.status("/ready") == 200
     assert headers["Content-Length"] == "44"
+
+
+def test_a_client_that_cannot_ask() -> None:
+    """Nothing is said of the server, and nobody waits for what cannot come."""
+    client = Client(URL, {}, post=_raise, get=None, kind=requests)
+    assert not client.can_ask
+    assert client.status("/ready") is None
+    assert not wait_until_ready(client, 3600, gone_first=True, pause=pytest.fail)
 
 
 def test_a_client_that_raises_has_no_answer() -> None:
