@@ -72,20 +72,31 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class ServerText:
-    """A text of SGLang's and what it means; an unknown text falls through to the status code."""
+    """A text of SGLang's and what it means; an unknown text falls through to the status code.
+
+    Args:
+        another: Another update, or a flush, is at work: nothing may be sent beside it.
+    """
 
     fragment: str
     cause: Cause
     applied: Applied
     seen_in: str
+    another: bool = False
 
 
 SERVER_TEXTS: tuple[ServerText, ...] = (
     ServerText("cache was not flushed", Cause.SERVER_BUSY, Applied.YES, "0.5.23, measured"),
-    ServerText("weight-update session is already open", Cause.SERVER_BUSY, Applied.NO, "0.5.23, source"),
-    ServerText("another flush_cache is already in progress", Cause.SERVER_BUSY, Applied.UNKNOWN, "0.5.23, source"),
+    ServerText("weight-update session is already open", Cause.SERVER_BUSY, Applied.NO, "0.5.23, source", another=True),
+    ServerText(
+        "another flush_cache is already in progress",
+        Cause.SERVER_BUSY,
+        Applied.UNKNOWN,
+        "0.5.23, source",
+        another=True,
+    ),
     ServerText("pending requests", Cause.SERVER_BUSY, Applied.UNKNOWN, "0.5.23, source"),
-    ServerText("already in progress", Cause.SERVER_BUSY, Applied.NO, "older than 0.5.23"),
+    ServerText("already in progress", Cause.SERVER_BUSY, Applied.NO, "older than 0.5.23", another=True),
     # "Rolling back" does not roll back: a transient error leaves the new weights live.
     ServerText("failed to update weights", Cause.CHECKPOINT_INVALID, Applied.UNKNOWN, "0.5.23, source"),
     ServerText("attempted to load weight", Cause.CHECKPOINT_INVALID, Applied.UNKNOWN, "0.5.23, source"),
@@ -104,6 +115,7 @@ SERVER_TEXTS: tuple[ServerText, ...] = (
 )
 
 _PROXY = {"ProxyError", "InvalidProxyURL", "ProxySchemeUnknown", "ProxySchemeUnsupported"}
+# With one of these no connection came about, so that nothing was sent.
 _NOT_CONNECTED = {
     "ConnectTimeout",
     "ConnectTimeoutError",
@@ -112,11 +124,14 @@ _NOT_CONNECTED = {
     "NameResolutionError",
     "ConnectionRefusedError",
     "gaierror",
-    "SSLError",
+    "ClientConnectorError",
     "SSLCertVerificationError",
     "CertificateError",
 }
-_NOT_CONNECTED_ERRNO = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL}
+_NOT_CONNECTED_ERRNO = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
+_HANDSHAKE = ("handshake", "wrong version number", "certificate", "unknown protocol", "unsupported protocol")
+# These come while it connects, and also on a connection over which the update was sent.
+_NO_ROUTE_ERRNO = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 _CLOSED = {
     "RemoteDisconnected",
     "ConnectionResetError",
@@ -132,6 +147,15 @@ _CLOSED = {
     "ServerDisconnectedError",
 }
 _TIMED_OUT = {"ReadTimeout", "ReadTimeoutError", "TimeoutError", "WriteTimeout", "PoolTimeout", "SocketTimeout"}
+# An engine that sends again in its handler: the first exception, of a connection that did not come about, is the
+# context of the second.
+_SENT = (_CLOSED | _TIMED_OUT) - {
+    "ConnectionResetError",
+    "ConnectionAbortedError",
+    "BrokenPipeError",
+    "TimeoutError",
+    "PoolTimeout",
+}
 _BAD_URL = {
     "MissingSchema",
     "InvalidSchema",
@@ -142,6 +166,7 @@ _BAD_URL = {
     "TooManyRedirects",
     "ContentDecodingError",
     "InvalidHeader",
+    "LocalProtocolError",
 }
 _OUT_OF_MEMORY = {"OutOfMemoryError", "MemoryError"}
 _WRITER_FAILED = ("pytorchstreamwriter", "file write failed", "unexpected pos", "i/o error")
@@ -164,6 +189,12 @@ def classify(evidence: Evidence) -> tuple[Cause, Applied]:
     if _of_collective(evidence):
         return Cause.PEER, applied
     return Cause.UNKNOWN, Applied.UNKNOWN if evidence.recorded is None else applied
+
+
+def another_is_at_work(text: str | None) -> bool:
+    """Does an answer say that the server is at work on another update, or on a flush?"""
+    lower = (text or "").lower()
+    return any(known.another and known.fragment in lower for known in SERVER_TEXTS)
 
 
 def walk(error: BaseException | None) -> Iterator[BaseException]:
@@ -248,8 +279,12 @@ def _of_http_error(evidence: Evidence, error: BaseException) -> tuple[Cause, App
         return Cause.OUT_OF_MEMORY, Applied.NO
     if names & _PROXY:
         return Cause.PROXY_INTERCEPTED, Applied.NO
-    if names & _NOT_CONNECTED or first_errno(error) in _NOT_CONNECTED_ERRNO:
+    if not names & _SENT and (
+        names & _NOT_CONNECTED or first_errno(error) in _NOT_CONNECTED_ERRNO or _in_handshake(error)
+    ):
         return Cause.UNREACHABLE, Applied.NO
+    if "SSLError" in names or first_errno(error) in _NO_ROUTE_ERRNO:
+        return Cause.UNREACHABLE, Applied.UNKNOWN
     if names & _BAD_URL:
         return Cause.PROTOCOL, Applied.NO
     # A read time-out can be wrapped in a ConnectionError; a closed connection never is a time-out.
@@ -263,6 +298,16 @@ def _of_http_error(evidence: Evidence, error: BaseException) -> tuple[Cause, App
     if isinstance(error, ValueError):
         return Cause.PROTOCOL, Applied.NO
     return Cause.UNKNOWN, Applied.UNKNOWN
+
+
+def _in_handshake(error: BaseException) -> bool:
+    """Did TLS fail before anything was sent? Only what ``ssl`` itself says tells: other texts hold the host's name."""
+    return any(
+        sign in str(e).lower()
+        for e in walk(error)
+        if any(cls.__module__ == "ssl" for cls in type(e).__mro__)
+        for sign in _HANDSHAKE
+    )
 
 
 def _of_answer(evidence: Evidence, recorded: Recorded) -> tuple[Cause, Applied]:

@@ -43,6 +43,13 @@ _SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(r"\b(?:sk|hf|gh[pousr]|github_pat|glpat|xox[bp])[-_][\w-]{8,}"),
         _HIDDEN,
     ),
+    # A header that cannot be sent is shown whole by every client, such as a key with its file's last line's end. To the
+    # end of the text, since not all put it in quotes.
+    (
+        ("header value", "header part"),
+        re.compile(r"(?is)(\b(?:(?:invalid|illegal|in) header value|header part \()[:\s]{0,8}).+"),
+        rf"\1{_HIDDEN}",
+    ),
     (("akia", "eyj"), re.compile(r"\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), _HIDDEN),
 )
 

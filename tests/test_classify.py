@@ -1,27 +1,41 @@
 """Each cause from the real thing: ports that really refuse, sockets that really close, disks that really are full."""
 
+import contextlib
+import errno
 import http.client
 import json
 import os
 import socket
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import requests
 import torch
+import urllib3.exceptions
 
 import sglang_telemetry
 from sglang_telemetry import FailureCause, SyncRecord
-from sglang_telemetry.classify import SERVER_TEXTS, Evidence, Recorded, classify, first_errno, walk
+from sglang_telemetry.classify import (
+    SERVER_TEXTS,
+    Evidence,
+    Recorded,
+    another_is_at_work,
+    classify,
+    first_errno,
+    walk,
+)
 from sglang_telemetry.events import Checkpoint, Exchange
 from sglang_telemetry.names import Applied, Phase
 from sglang_telemetry.testing.doubles import RecordingSink
 from tests.harness.answers import SUCCESS, Answers, close_without_answer
 from tests.harness.minimind import SavableModel, SharedFolderEngine
 from tests.harness.mounts import fill, tmpfs
+from tests.server_truth.sites import Certificate, make_certificate
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +84,130 @@ def test_other_failures_of_the_connect_phase(tmp_path: Path, url: str) -> None:
     assert record.cause is FailureCause.UNREACHABLE
 
 
+def _cause_of(error: BaseException) -> tuple[FailureCause, Applied]:
+    recorded = Recorded(exchange=Exchange(method="POST", url="http://h/update_weights_from_disk"), error=error)
+    return classify(Evidence(coordinator=True, recorded=recorded))
+
+
+def _raised_by(send: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as raised:
+        send()
+    return raised.value
+
+
+SENDERS = {"requests": requests.post, "httpx": httpx.post, "urllib3": urllib3.PoolManager(retries=False).urlopen}
+
+
+def _post(client: str, url: str, **named: Any) -> BaseException:
+    """What a client raises for an update."""
+    first = ("POST",) if client == "urllib3" else ()
+    return _raised_by(lambda: SENDERS[client](*first, url, timeout=5, **named))
+
+
+@pytest.mark.parametrize("client", SENDERS)
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{free}", "http://no-such-host.invalid:1", "https://127.0.0.1:{tcp}"])
+def test_nothing_was_sent_where_no_connection_came_about(client: str, url: str) -> None:
+    """A closed port, a name that does not resolve, and TLS to a server that speaks none."""
+    with Answers(SUCCESS) as server:
+        error = _post(client, url.format(tcp=server.url.rpartition(":")[2], free=free_port()))
+    assert _cause_of(error) == (FailureCause.UNREACHABLE, Applied.NO)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """One that nobody has signed."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def _garbled(listener: socket.socket, certificate: Certificate) -> None:
+    """Take one request over TLS, and answer with a record that cannot be deciphered."""
+    connection, _ = listener.accept()
+    # A client that does not trust the certificate goes.
+    with connection, connection.dup() as below, contextlib.suppress(ssl.SSLError):
+        with certificate.context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(65536)
+            below.sendall(b"\x17\x03\x03\x00\x20" + b"x" * 32)
+
+
+@pytest.mark.parametrize("client", ["requests", "httpx"])
+@pytest.mark.parametrize("trusted", [True, False])
+def test_tls_that_broke_after_the_update_was_sent(client: str, trusted: bool, certificate: Certificate) -> None:
+    """A bad record comes behind the update, which may be at work; a certificate is looked at before."""
+    trust: Any = {"verify": str(certificate.file)} if client == "requests" else {}
+    if client == "httpx":
+        trust = {"verify": ssl.create_default_context(cafile=str(certificate.file))}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_garbled, args=(listener, certificate))
+        thread.start()
+        error = _post(client, f"https://127.0.0.1:{listener.getsockname()[1]}", **(trust if trusted else {}))
+        thread.join()
+    assert _cause_of(error) == (FailureCause.UNREACHABLE, Applied.UNKNOWN if trusted else Applied.NO)
+
+
+def _caused(outer: BaseException, inner: BaseException) -> BaseException:
+    outer.__cause__ = inner
+    return outer
+
+
+@pytest.mark.parametrize("number", [errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN])
+def test_a_route_that_went_away(number: int) -> None:
+    """While it connects nothing was sent; on a connection that stood the update may have been."""
+    error = OSError(number, os.strerror(number))
+    connecting = urllib3.exceptions.NewConnectionError(None, "Failed to establish")  # type: ignore[arg-type]
+    sent = urllib3.exceptions.ProtocolError("Connection aborted.", error)
+    assert _cause_of(requests.ConnectionError(_caused(connecting, error))) == (FailureCause.UNREACHABLE, Applied.NO)
+    assert _cause_of(_caused(httpx.ConnectError("x"), error)) == (FailureCause.UNREACHABLE, Applied.NO)
+    assert _cause_of(requests.ConnectionError(sent)) == (FailureCause.UNREACHABLE, Applied.UNKNOWN)
+    assert _cause_of(_caused(httpx.ReadError("x"), error)) == (FailureCause.UNREACHABLE, Applied.UNKNOWN)
+    assert _cause_of(error) == (FailureCause.UNREACHABLE, Applied.UNKNOWN)
+
+
+class ClientConnectorError(OSError):
+    """As aiohttp's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "applied"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Applied.NO),
+        (OSError(errno.EADDRNOTAVAIL, "no address"), Applied.NO),
+        (socket.gaierror(-2, "unknown"), Applied.NO),
+        (ClientConnectorError(errno.EHOSTUNREACH, "no route"), Applied.NO),
+        (ssl.SSLCertVerificationError(1, "self-signed"), Applied.NO),
+        (ssl.SSLError(1, "[SSL: SSLV3_ALERT_HANDSHAKE_FAILURE] sslv3 alert handshake failure"), Applied.NO),
+        (ssl.SSLError(1, "[SSL: UNSUPPORTED_PROTOCOL] unsupported protocol"), Applied.NO),
+        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), Applied.UNKNOWN),
+        # The host's name is no text of OpenSSL's.
+        (requests.exceptions.SSLError("host='handshake.example'", ssl.SSLEOFError(8, "EOF")), Applied.UNKNOWN),
+    ],
+)
+def test_was_it_sent(error: BaseException, applied: Applied) -> None:
+    """It was not, only where that is sure."""
+    assert _cause_of(error) == (FailureCause.UNREACHABLE, applied)
+
+
+@pytest.mark.parametrize("client", ["requests", "httpx"])
+def test_a_header_that_cannot_be_sent_is_protocol(client: str) -> None:
+    """httpx tells of it with the class that stands above that of a server which breaks off, too."""
+    with Answers(SUCCESS) as server:
+        error = _post(client, server.url, headers={"X-Key": "of a file\n"})
+    assert _cause_of(error) == (FailureCause.PROTOCOL, Applied.NO)
+
+
+def test_an_engine_that_sends_again_in_its_handler() -> None:
+    """The exception of the second request carries that of the first, to which nobody was there."""
+    refused = requests.ConnectionError(ConnectionRefusedError(errno.ECONNREFUSED, "refused"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        try:
+            raise refused
+        except requests.ConnectionError:
+            error = _raised_by(
+                lambda: requests.post(f"http://127.0.0.1:{listener.getsockname()[1]}", json={}, timeout=0.1)
+            )
+    assert refused in list(walk(error))
+    assert _cause_of(error) == (FailureCause.TIMEOUT, Applied.UNKNOWN)
+
+
 def test_connect_timeout_is_unreachable(tmp_path: Path) -> None:
     """A listener whose queue is full never completes the handshake: the connect phase times out, not the answer."""
     with socket.socket() as listener:
@@ -85,6 +223,7 @@ def test_connect_timeout_is_unreachable(tmp_path: Path) -> None:
         for one in waiting:
             one.close()
     assert (record.cause, record.error_type) == (FailureCause.UNREACHABLE, "ConnectTimeout")
+    assert record.weights_applied is Applied.NO
 
 
 def test_no_answer_in_time_is_a_timeout(tmp_path: Path) -> None:
@@ -269,6 +408,23 @@ def test_every_known_text_is_understood(tmp_path: Path, known: Any) -> None:
     with Answers((400, body.encode())) as server:
         record = sync(server.url, tmp_path / "c")
     assert (record.cause, record.weights_applied) == (known.cause, known.applied)
+
+
+@pytest.mark.parametrize(
+    ("text", "at_work"),
+    [
+        ('{"message":"Another flush_cache is ALREADY in progress."}', True),
+        ("A weight-update session is already open", True),
+        ("Weight update already in progress", True),
+        ("12 pending requests", False),
+        ("slow down", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_texts_of_another_update(text: str | None, at_work: bool) -> None:
+    """A flush counts too: it stands between two updates."""
+    assert another_is_at_work(text) is at_work
 
 
 def test_no_weights_here_either_is_the_checkpoints_fault(tmp_path: Path) -> None:

@@ -1,10 +1,16 @@
 """Text from outside: no secrets, no control characters, cut at a character, and the server's label from any URL."""
 
+import http.client
 import time
+from typing import Any
 
+import httpx
 import pytest
+import requests
+import urllib3
 
-from sglang_telemetry.text import MAX_BYTES, clean, clean_url, server_of
+from sglang_telemetry.text import MAX_BYTES, clean, clean_url, said_by, server_of
+from tests.harness.answers import SUCCESS, Answers
 
 SECRET = "s3cr3t-Value.42"
 
@@ -218,3 +224,55 @@ def test_hostile_text_costs_no_more_than_its_length(text: str) -> None:
 def test_more_ways_in_which_a_secret_is_written(text: str) -> None:
     """Options, cookies, and tokens that are known by how they begin."""
     assert "s3cr3t" not in clean(text).lower()
+
+
+def _by_http_client(url: str, headers: Any) -> None:
+    one = http.client.HTTPConnection(url.removeprefix("http://"))
+    try:
+        one.request("POST", "/", headers=headers)
+    finally:
+        one.close()
+
+
+SENDERS: dict[str, Any] = {
+    "requests": lambda url, headers: requests.post(url, headers=headers, timeout=5),
+    "session": lambda url, headers: requests.Session().post(url, headers=headers, timeout=5),
+    "httpx": lambda url, headers: httpx.post(url, headers=headers, timeout=5),
+    "urllib3": lambda url, headers: urllib3.request("POST", url, headers=headers, timeout=5),
+    "http.client": _by_http_client,
+}
+
+
+@pytest.mark.parametrize("client", SENDERS)
+@pytest.mark.parametrize("value", [f"{SECRET}\n", f'a\'b "{SECRET}"\n', f"a, b; {SECRET}\n", f"{SECRET}\n".encode()])
+def test_header_that_cannot_be_sent(client: str, value: Any) -> None:
+    """A key that was read from a file with its last line's end: each client shows it whole in what it raises."""
+    with Answers(SUCCESS) as server, pytest.raises(Exception, match=r"s3cr3t") as raised:
+        SENDERS[client](server.url, {"X-Key": value})
+    assert "s3cr3t" not in said_by(raised.value)
+    assert "s3cr3t" not in clean(f"Traceback:\n{raised.value!r}")
+    assert "header value" in said_by(raised.value)
+
+
+@pytest.mark.parametrize("value", [(SECRET,), [SECRET], {"a": SECRET}])
+def test_header_that_is_no_text(value: Any) -> None:
+    """requests shows the value of that, too."""
+    with pytest.raises(requests.exceptions.InvalidHeader, match=r"s3cr3t") as raised:
+        requests.post("http://127.0.0.1:1", headers={"X-Key": value}, timeout=5)
+    assert "s3cr3t" not in said_by(raised.value)
+    assert "Header part" in said_by(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", [f"Invalid header value {SECRET}\n{SECRET}", f"ILLEGAL HEADER VALUE: {SECRET}", "in header value: "]
+)
+def test_header_values_as_others_write_them(text: str) -> None:
+    """With quotes or without, to the last of its lines."""
+    assert "s3cr3t" not in clean(text)
+    assert "header value" in clean(text).lower()
+
+
+def test_words_about_headers_are_untouched() -> None:
+    """Where no value is shown."""
+    text = "Header value must be str or bytes, not <class 'int'>"
+    assert clean(text) == text

@@ -102,7 +102,8 @@ class EngineRemedies:
         )
 
         def run(send: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
-            client = Client(url, arguments, post=sender.post, get=sender.client.get, kind=sender.client)
+            get = getattr(sender.client, "get", None)
+            client = Client(url, arguments, post=sender.post, get=get, kind=sender.client)
             self._serving.sends(server_of(url) or url, client)
             course = Course(means, sync, client, server=server_of(url) or url, disk=disk, send=send)
             return course.run(arguments)

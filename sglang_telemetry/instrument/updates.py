@@ -3,7 +3,7 @@
 import urllib.request
 from collections.abc import Callable, Iterator
 
-from sglang_telemetry.classify import Evidence, Recorded, classify
+from sglang_telemetry.classify import Evidence, Recorded, another_is_at_work, classify
 from sglang_telemetry.events import Checkpoint
 from sglang_telemetry.instrument.http import host_of
 from sglang_telemetry.instrument.probe import Probe
@@ -68,7 +68,9 @@ class Updates:
             accepting=self.accepting,
         )
         cause, applied = classify(evidence)
-        return Failed(cause=cause, applied=applied, status=recorded.exchange.status_code)
+        exchange = recorded.exchange
+        another = another_is_at_work(exchange.response_text)
+        return Failed(cause=cause, applied=applied, status=exchange.status_code, another=another)
 
     def taken(self) -> Iterator[tuple[int, Applied]]:
         """Did each of several servers take the weights, by the number of its request?"""

@@ -194,7 +194,7 @@ class Course:
 
     def _refuse(self, cause: Cause, text: str) -> Any:
         self._sync.refused(cause, text)
-        return refusal(self._client.kind, self._client.url, f"sglang-telemetry: {text}")
+        return refusal(self._client.kind, self._client.url, f"sglang-telemetry: {text}", self._client.arguments)
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:

@@ -66,7 +66,7 @@ class Generation:
             detail = "" if done else f"{status} {text}"
         except Exception as error:
             done, detail = False, said_by(error)
-            if client.status("/ready") is None:
+            if client.can_ask and client.status("/ready") is None:
                 text = "the server is gone: it comes back without a pause"
                 self._told(Action.RELEASE, Outcome.SKIPPED, began, text)
                 return

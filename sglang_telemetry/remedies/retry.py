@@ -34,11 +34,16 @@ class First(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """How an update failed."""
+    """How an update failed.
+
+    Args:
+        another: The server says that it is at work on another one, or on a flush.
+    """
 
     cause: Cause
     applied: Applied
     status: int | None
+    another: bool = False
 
 
 _BUSY_STATUS = frozenset({423, 429})
@@ -55,7 +60,7 @@ def first(failed: Failed, *, whole: bool) -> First | None:
     if failed.applied is not Applied.NO:
         return None
     match failed.cause:
-        case Cause.SERVER_BUSY if failed.status in _BUSY_STATUS:
+        case Cause.SERVER_BUSY if failed.status in _BUSY_STATUS and not failed.another:
             return First.FLUSH
         case Cause.UNREACHABLE:
             return First.READY
@@ -77,6 +82,8 @@ def wait_until_ready(
         gone_first: It has to be seen away before: one that answers at once has not died, and may still be loading.
         pause: Waits between two questions.
     """
+    if not client.can_ask:
+        return False
     until, gone = time.monotonic() + seconds, not gone_first
     while (left := until - time.monotonic()) > 0:
         status = client.status("/ready")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import requests
 
@@ -14,10 +15,12 @@ import sglang_telemetry
 from sglang_telemetry import Applied, FailureCause, Phase, Remedied, Remedies, Result
 from sglang_telemetry.remedies.host_lock import HostLock
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
+from tests.harness.answers import Answers
 from tests.harness.minimind import SavableModel, SharedFolderEngine
 from tests.harness.policy import Policy, policy_engine
 from tests.harness.processes import wait_until
 from tests.harness.remedy_matrix import said
+from tests.server_truth.sites import body, site
 
 ALL = Remedies(
     validate=True,
@@ -132,6 +135,34 @@ def test_an_engine_that_raises_for_a_status_does_so(server: FakeSGLang, models: 
         engine.update_policy(policy)
 
 
+def _raise_for(answer: requests.Response, *args: Any, **named: Any) -> None:
+    answer.raise_for_status()
+
+
+@pytest.mark.parametrize("whose", ["session", "call"])
+def test_a_client_that_raises_in_a_hook_does_so(whose: str, server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """Its engine looks at no status, and would take the refused update for one that was taken."""
+
+    class Trusting(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            model.save_pretrained(self.shared_ckpt_path)
+            url, body = f"{self.base_url}/update_weights_from_disk", {"model_path": self.shared_ckpt_path}
+            hooks = {"hooks": {"response": _raise_for}} if whose == "call" else {}
+            self.http.post(url, json=body, timeout=5, **hooks)
+            return True
+
+    engine, policy = Trusting(server.url, str(tmp_path / "checkpoint")), Policy(models)
+    engine.http = requests.Session()
+    if whose == "session":
+        engine.http.hooks["response"].append(_raise_for)
+    policy.content = "missing"
+    with (
+        sglang_telemetry.instrument(engine, sinks=[], remedies=Remedies(validate=True)),
+        pytest.raises(requests.HTTPError, match="400 Client Error"),
+    ):
+        engine.update_policy(policy)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), RuntimeError("ours"), requests.ReadTimeout()])
 def test_a_pause_is_undone_whatever_happens(
     error: BaseException, server: FakeSGLang, models: Path, tmp_path: Path
@@ -198,6 +229,25 @@ def test_what_the_update_carries_its_pause_carries_too(models: Path, tmp_path: P
     assert "secret-key" not in repr(sink.events)
 
 
+@pytest.mark.parametrize("client", [requests.Session, httpx.Client])
+def test_a_key_that_cannot_be_sent_is_in_no_event(
+    client: Any, server: FakeSGLang, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was read from a file with its line's end; the exceptions of clients show it."""
+    engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
+    with client() as engine.http:
+        engine.http.headers["X-Key"] = "s3cr3t-value\n"
+        remedies = Remedies(pause="abort", retry=True, timeout="auto")
+        with (
+            sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies),
+            pytest.raises(RuntimeError),
+        ):
+            engine.update_policy(Policy(models))
+    assert "s3cr3t" in capsys.readouterr().out  # the engine's own print, which is left alone
+    assert "s3cr3t" not in repr(sink.events)
+    assert sink.records[0].cause is FailureCause.PROTOCOL
+
+
 def test_no_two_updates_at_once(server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Who does not get his turn in time does not send, and says why."""
     monkeypatch.setenv("SGLANG_TELEMETRY_DIR", str(tmp_path / "journals"))
@@ -251,6 +301,21 @@ def test_a_retry_is_another_attempt(server: FakeSGLang, models: Path, tmp_path: 
     assert (record.cause, record.result) == (FailureCause.SERVER_BUSY, Result.FAILURE)
 
 
+@pytest.mark.parametrize("text", ["A weight-update session is already open.", "Weight update already in progress"])
+def test_no_retry_beside_another_update(text: str, models: Path, tmp_path: Path) -> None:
+    """A gateway says 429 of it, as of everything that has to wait."""
+    sink = RecordingSink()
+    with Answers((429, json.dumps({"success": False, "message": text}).encode())) as server:
+        engine = policy_engine(server.url, tmp_path)
+        with (
+            sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(retry=True)),
+            pytest.raises(RuntimeError),
+        ):
+            engine.update_policy(Policy(models))
+    assert (len(server.requests), said(sink.events)) == (1, [])
+    assert (sink.records[0].cause, sink.records[0].weights_applied) == (FailureCause.SERVER_BUSY, Applied.NO)
+
+
 class Async:
     """Sends from an event loop."""
 
@@ -280,6 +345,19 @@ class StrangeClient(WithoutClient):
         get = post
 
 
+class Impatient(WithoutClient):
+    """Sends with a client that has one time-out for all."""
+
+    class http:
+        """It knows no other."""
+
+        @staticmethod
+        def post(url: str, json: Any = None) -> None:
+            """Nothing."""
+
+        get = post
+
+
 class WithoutFolder(WithoutClient):
     """Does not say where it saves to."""
 
@@ -292,6 +370,8 @@ class WithoutFolder(WithoutClient):
         (Async(), Remedies(validate=True), "validate: Async.update_policy is a coroutine function"),
         (WithoutClient(), Remedies(retry=True, pause="abort"), "retry, pause: WithoutClient has no attribute http"),
         (StrangeClient(), Remedies(validate=True, retry=True), "validate: StrangeClient.http is a type"),
+        (Impatient(), Remedies(timeout="auto"), "timeout: Impatient.http.post takes no timeout; give it that argument"),
+        (Impatient(), Remedies(pause="abort", serialize=False, retry=True), "retry, pause: Impatient.http.post takes"),
         (WithoutFolder(), Remedies(publish_atomically=True), "WithoutFolder has no attribute shared_ckpt_path"),
     ],
 )
@@ -305,6 +385,96 @@ def test_what_cannot_work_is_refused(engine: Any, remedies: Remedies, says: str)
     assert sink.closed
 
 
+class Home:
+    """A client of somebody's own, around requests."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def post(self, url: str, json: Any = None, *, timeout: float = 20, headers: Any = None) -> requests.Response:
+        """Send."""
+        self.given.append(timeout)
+        return requests.post(url, json=json, timeout=timeout, headers=headers)
+
+    def get(self, url: str, **named: Any) -> requests.Response:
+        """Send."""
+        return requests.get(url, **named)
+
+
+class HomeWithAny(Home):
+    """It hands on what it gets."""
+
+    def post(self, url: str, **named: Any) -> requests.Response:  # type: ignore[override]
+        """Send."""
+        return super().post(url, **named)
+
+
+@pytest.mark.parametrize("kind", [Home, HomeWithAny])
+def test_a_home_made_client_that_takes_a_time_out(
+    kind: type[Home], server: FakeSGLang, models: Path, tmp_path: Path
+) -> None:
+    """By its name, or with all the others."""
+    engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
+    engine.http = home = kind()
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(pause="abort", timeout="auto")):
+        assert engine.update_policy(Policy(models)) is True
+    assert said(sink.events) == ["timeout skipped", "pause done", "release done"]
+    assert home.given == [60.0, 20, 60.0]
+
+
+def test_a_client_that_does_not_say_what_it_takes_is_not_refused(tmp_path: Path) -> None:
+    """Such as one in C."""
+
+    class Post:
+        __signature__ = "unreadable"
+
+        def __call__(self, url: str, **named: Any) -> None:
+            """Nothing."""
+
+    class Unreadable(WithoutClient):
+        class http:
+            """It has the methods."""
+
+            post = get = Post()
+
+    sglang_telemetry.instrument(Unreadable(), sinks=[], remedies=Remedies(timeout="auto")).uninstrument()
+
+
+def test_a_client_that_was_put_there_later_needs_no_get(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """The checkpoint is looked at all the same, and a server that refuses is not asked again and again."""
+
+    class Posts:
+        """It can do nothing else."""
+
+        post = staticmethod(requests.post)
+
+    engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(publish_atomically=True, pause="abort")):
+        engine.http = Posts()  # type: ignore[assignment]
+        assert engine.update_policy(Policy(models)) is True
+    assert said(sink.events) == ["publish done", "pause done", "release done"]
+
+
+def test_a_server_that_nobody_can_ask_for_is_not_called_gone(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """It may be paused still."""
+
+    class Fails:
+        """It can pause, and nothing more."""
+
+        @staticmethod
+        def post(url: str, **named: Any) -> requests.Response:
+            """Send, or not."""
+            if "continue" in url:
+                raise requests.ConnectionError("broken")
+            return requests.post(url, **named)
+
+    engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(pause="abort")):
+        engine.http = Fails()
+        assert engine.update_policy(Policy(models)) is True
+    assert said(sink.events) == ["pause done", "release failed"]
+
+
 def test_a_server_without_the_route_is_refused(server: FakeSGLang, tmp_path: Path, monkeypatch: Any) -> None:
     """Where it is up and says which routes it has."""
     from sglang_telemetry.testing import fake_routes
@@ -313,6 +483,23 @@ def test_a_server_without_the_route_is_refused(server: FakeSGLang, tmp_path: Pat
     monkeypatch.setattr(fake_routes, "_ROUTES", routes)
     with pytest.raises(ValueError, match=r"pause: the server at .* has no route /pause_generation; use an SGLang"):
         sglang_telemetry.instrument(policy_engine(server.url, tmp_path), sinks=[], remedies=Remedies(pause="abort"))
+
+
+@pytest.mark.parametrize("path", ["/{path}", "/{path:path}", "/{proxy+}", "/*", "/{tenant}/{path}"])
+def test_a_gateway_that_takes_every_route_refuses_nothing(path: str, tmp_path: Path) -> None:
+    """What lies behind it its own document does not say."""
+    with site({"/openapi.json": body(paths={key: {} for key in ["/health", path]})}) as server:
+        remedies = Remedies(pause="abort", retry=True)
+        sglang_telemetry.instrument(policy_engine(server.url, tmp_path), sinks=[], remedies=remedies).uninstrument()
+
+
+def test_a_route_with_a_part_that_varies_is_no_other_route(tmp_path: Path) -> None:
+    """A server of that kind does say what it has."""
+    with (
+        site({"/openapi.json": body(paths={key: {} for key in ["/health", "/v1/models/{name}"]})}) as server,
+        pytest.raises(ValueError, match="no route /flush_cache"),
+    ):
+        sglang_telemetry.instrument(policy_engine(server.url, tmp_path), sinks=[], remedies=Remedies(retry=True))
 
 
 def test_a_server_that_is_not_up_yet_refuses_nothing(tmp_path: Path) -> None:

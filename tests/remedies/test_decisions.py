@@ -28,6 +28,13 @@ def test_what_is_sent_again(cause: FailureCause, applied: Applied, status: int |
     assert first(Failed(cause=cause, applied=applied, status=status), whole=True) is wanted
 
 
+@pytest.mark.parametrize("status", [423, 429])
+def test_a_server_at_work_on_another_update_gets_none_beside_it(status: int) -> None:
+    """Two at once can kill it, whatever the status says."""
+    busy = Failed(cause=FailureCause.SERVER_BUSY, applied=Applied.NO, status=status, another=True)
+    assert first(busy, whole=True) is None
+
+
 @pytest.mark.parametrize("cause", [FailureCause.SERVER_DIED, FailureCause.PATH_NOT_VISIBLE])
 def test_a_checkpoint_that_is_not_known_to_be_whole_is_not_sent_again(cause: FailureCause) -> None:
     """It would kill the server a second time."""
