@@ -12,6 +12,7 @@ import orjson
 from sglang_telemetry.instrument.http import path_in
 from sglang_telemetry.instrument.seams import Restore
 from sglang_telemetry.remedies.forked import forget_in_child
+from sglang_telemetry.remedies.leftovers import Tidied
 from sglang_telemetry.remedies.publish import Publisher, has_files, has_weights
 
 FOLDER = "shared_ckpt_path"
@@ -49,9 +50,9 @@ class EngineFolder:
         """The engine saves into a staging folder now."""
         return self._staging is not None
 
-    def recover(self) -> None:
-        """Remove what an earlier start has left."""
-        self._publisher.recover()
+    def recover(self) -> Tidied | None:
+        """Remove what an earlier start has left; None when there was nothing."""
+        return self._publisher.recover()
 
     def begin(self) -> Restore | None:
         """Lead the engine to a staging folder, until what is returned is called.

@@ -26,6 +26,7 @@ from sglang_telemetry.names import Action, Outcome, Result, Transport
 from sglang_telemetry.remedies.client import Client
 from sglang_telemetry.remedies.course import Course, Means
 from sglang_telemetry.remedies.host_lock import HostLock
+from sglang_telemetry.remedies.leftovers import Tidied
 from sglang_telemetry.remedies.options import Remedies
 from sglang_telemetry.remedies.safetensors import Attempt, as_safetensors
 from sglang_telemetry.remedies.stale import Stale
@@ -61,11 +62,12 @@ class EngineRemedies:
         self._options, self._engine, self._recorder, self._on_error = options, engine, recorder, on_error
         check(options, engine, asynchronous=asynchronous)
         self._folder: EngineFolder | None = None
+        self._recovered: Tidied | None = None
         if recorder.identity.is_coordinator():  # the others send nothing
             check_routes(options, engine)
             if options.publish_atomically:
                 self._folder = EngineFolder(engine)
-                self._folder.recover()
+                self._recovered = self._folder.recover()
         self._timeout = AutoTimeout(options)
         self._lock = functools.partial(HostLock, locks)
         self._stale = Stale(options) if options.on_failure == "continue_stale" else None
@@ -78,7 +80,10 @@ class EngineRemedies:
         self._serving.begin()
         if self._folder is None or not sync.coordinator:
             return None
-        began = sync.offset_ns()
+        began, recovered = sync.offset_ns(), self._recovered
+        if recovered is not None:  # a remedy is told as part of a sync
+            self._recovered = None
+            sync.remedied(Action.CLEAN_UP, Outcome.FAILED if recovered.failed else Outcome.DONE, began, str(recovered))
         try:
             return self._folder.begin()
         except OSError as error:  # it saves where it would without us

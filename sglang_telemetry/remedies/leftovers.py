@@ -23,6 +23,10 @@ class Tidied:
     used: tuple[str, ...]
     failed: tuple[OSError, ...]
 
+    def __str__(self) -> str:
+        """In words."""
+        return ", ".join((*self.done, *(f"not removed: {error}" for error in self.failed)))
+
 
 def tidy(folder: str, *, network: bool, certain: bool, but: str | None = None) -> Tidied:
     """Remove what is left, and put the folder back if it was moved aside and is missing.

@@ -22,7 +22,7 @@ from sglang_telemetry.remedies.carry import (
 )
 from sglang_telemetry.remedies.claims import Beside, Claim, Role
 from sglang_telemetry.remedies.forked import forget_in_child
-from sglang_telemetry.remedies.leftovers import forsake, tidy
+from sglang_telemetry.remedies.leftovers import Tidied, forsake, tidy
 from sglang_telemetry.remedies.place import Place, look, mounts_below, try_out
 from sglang_telemetry.remedies.rename import Swap, Way, exchange, replace
 from sglang_telemetry.remedies.trees import own_links, sync_files, sync_folder, sync_folders
@@ -77,17 +77,17 @@ class Publisher:
         self._removals: list[threading.Thread] = []
         forget_in_child(self)
 
-    def recover(self) -> str | None:
+    def recover(self) -> Tidied | None:
         """Remove what a crash has left, and put back a folder that it has moved aside; never raises.
 
         Returns:
-            What was done, in words; None when there was nothing. What a living process uses is left alone.
+            What was done; None when there was nothing. What a living process uses is left alone.
         """
         try:
             tidied = tidy(self._place.folder, network=self._is_network(), certain=True)
         except OSError as error:
-            return f"what was left could not be looked for: {error.strerror}"
-        return ", ".join((*tidied.done, *(f"not removed: {error}" for error in tidied.failed))) or None
+            return Tidied(done=(), used=(), failed=(error,))
+        return tidied if tidied.done or tidied.failed else None
 
     def begin(self) -> str:
         """An empty folder to write into, beside the real one.

@@ -358,3 +358,12 @@ def test_an_update_that_failed_leaves_what_it_named(server: FakeSGLang, models: 
     assert ends == [RuntimeError]
     assert json.loads((tmp_path / "checkpoint" / "config.json").read_text())
     assert fault_of(tmp_path / "checkpoint") is None
+
+
+def test_what_a_crash_has_left_is_told_in_the_first_sync(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """It went at the start; somebody may want to know that there was a crash."""
+    left = tmp_path / ".checkpoint.sglang-telemetry-staging-00000000-01234567"
+    left.mkdir()
+    ends, sink = sync(Engine(server.url, tmp_path), models, "v3", "v2")
+    assert (ends, said(sink.events)) == ([True, True], ["clean_up done", "publish done", "publish done"])
+    assert details(sink, "clean_up") == [f"removed {left}"]
