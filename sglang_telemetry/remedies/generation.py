@@ -11,8 +11,13 @@ from sglang_telemetry.remedies.client import Client
 from sglang_telemetry.text import clean, said_by
 
 CONTROL_SECONDS = 60.0
-_MORE_SECONDS = 1.0
-"""For the answer, after the server itself has waited."""
+"""Longest wait for the answer to one of these requests; what is left of the deadline bounds it further."""
+RELEASE_SECONDS = 5.0
+"""A release is tried for so long even when nothing is left: a server that stays paused is worse than a late sync."""
+_ASK_SECONDS = 2.0
+"""What the question whether a server is gone may take."""
+_ANSWER_SECONDS = 1.0
+"""Of a flush that waits: for the answer, after the server itself has waited."""
 
 
 class Told(Protocol):
@@ -36,13 +41,14 @@ class Generation:
         self.paused = False
         """It was paused, or may have been."""
 
-    def pause(self, mode: str) -> None:
+    def pause(self, mode: str, seconds: float) -> None:
         """Pause it.
 
         Args:
             mode: SGLang's: ``retract`` or ``abort``.
+            seconds: Longest duration.
         """
-        done = self._post(Action.PAUSE, "/pause_generation", {"mode": mode}, mode, seconds=CONTROL_SECONDS)
+        done = self._post(Action.PAUSE, "/pause_generation", {"mode": mode}, mode, seconds=seconds)
         self.paused = self.paused or done is not False
 
     def flush(self, seconds: float, *, wait: bool) -> bool:
@@ -52,21 +58,28 @@ class Generation:
             seconds: Longest duration.
             wait: Until running requests are through.
         """
-        route = f"/flush_cache?timeout={seconds:.0f}" if wait else "/flush_cache"
-        return self._post(Action.FLUSH, route, None, "", seconds=seconds + _MORE_SECONDS) is True
+        waits = int(max(0.0, seconds - _ANSWER_SECONDS))
+        route = f"/flush_cache?timeout={waits}" if wait else "/flush_cache"
+        return self._post(Action.FLUSH, route, None, "", seconds=seconds) is True
 
-    def release(self) -> None:
-        """Continue it, if it was paused."""
+    def release(self, seconds: float) -> None:
+        """Continue it, if it was paused.
+
+        Args:
+            seconds: Longest duration.
+        """
         if not self.paused:
             return
         began, client = self._offset_ns(), self._client
         try:
-            status, text = client.post("/continue_generation", {}, CONTROL_SECONDS)
+            status, text = client.post("/continue_generation", {}, seconds)
             done = status == 200
             detail = "" if done else f"{status} {text}"
         except Exception as error:
             done, detail = False, said_by(error)
-            if client.status("/ready") is None:
+            spent = (self._offset_ns() - began) / 1e9
+            # One that has used up its time hangs, and may come back as it was: asking again would only take longer.
+            if spent + _ASK_SECONDS <= seconds and client.status("/ready") is None:
                 text = "the server is gone: it comes back without a pause"
                 self._told(Action.RELEASE, Outcome.SKIPPED, began, text)
                 return
