@@ -150,8 +150,8 @@ class Course:
                 text = f"another update to {self._server} goes on, and did not end in time: not sent"
                 return self._refuse(Cause.SERVER_BUSY, text)
             arguments = self._step(self._timed, arguments) or arguments
-            self._pause()
             try:
+                self._pause()
                 return self._sent(arguments)
             finally:
                 self._generation.release(min(CONTROL_SECONDS, max(RELEASE_SECONDS, self._left())))

@@ -48,8 +48,10 @@ class Generation:
             mode: SGLang's: ``retract`` or ``abort``.
             seconds: Longest duration.
         """
-        done = self._post(Action.PAUSE, "/pause_generation", {"mode": mode}, mode, seconds=seconds)
-        self.paused = self.paused or done is not False
+        before, self.paused = self.paused, True  # from now on, whatever stops us: the request may come through
+        status = self._post(Action.PAUSE, "/pause_generation", {"mode": mode}, mode, seconds=seconds)
+        if status is not None and 400 <= status < 500:  # a gateway's 504 says nothing of the server behind it
+            self.paused = before
 
     def flush(self, seconds: float, *, wait: bool) -> bool:
         """Flush its cache.
@@ -60,7 +62,7 @@ class Generation:
         """
         waits = int(max(0.0, seconds - _ANSWER_SECONDS))
         route = f"/flush_cache?timeout={waits}" if wait else "/flush_cache"
-        return self._post(Action.FLUSH, route, None, "", seconds=seconds) is True
+        return self._post(Action.FLUSH, route, None, "", seconds=seconds) == 200
 
     def release(self, seconds: float) -> None:
         """Continue it, if it was paused.
@@ -87,8 +89,8 @@ class Generation:
 
     def _post(
         self, action: Action, route: str, body: Mapping[str, Any] | None, detail: str, *, seconds: float
-    ) -> bool | None:
-        """Did the server do it? None when it gave no answer, and may have."""
+    ) -> int | None:
+        """Status of the answer; None when there was none: the server may have done it."""
         began = self._offset_ns()
         try:
             status, text = self._client.post(route, body, seconds)
@@ -98,4 +100,4 @@ class Generation:
         done = status == 200
         said = detail if done else clean(f"{status} {text}", limit=500)
         self._told(action, Outcome.DONE if done else Outcome.FAILED, began, said)
-        return done
+        return status

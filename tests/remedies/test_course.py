@@ -217,3 +217,44 @@ def test_a_server_that_hangs_is_not_gone(takes: float, says: str) -> None:
     scene = Scene(pausing(60), takes={RELEASE: takes}, answers={RELEASE: [refused]}, gone=True)
     scene.run()
     assert scene.told[-1] == says
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_a_gateway_that_gave_up_may_have_paused_it(status: int) -> None:
+    """The server has the request, whatever is said in its name: it is released."""
+    scene = Scene(pausing(60), answers={PAUSE: [status]})
+    scene.run()
+    assert scene.told == ["pause failed", "release done"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 404])
+def test_what_was_refused_is_not_released(status: int) -> None:
+    """It is not paused."""
+    scene = Scene(pausing(60), answers={PAUSE: [status]})
+    scene.run()
+    assert scene.told == ["pause failed"]
+    assert scene.routes == [PAUSE, UPDATE]
+
+
+def test_a_second_pause_that_is_refused_does_not_undo_the_first() -> None:
+    """The server may be the one of before, if it was only not to be reached."""
+    scene = Scene(pausing(60, retry=True), answers={PAUSE: [200, 403]}, failures=[UNREACHABLE])
+    scene.run()
+    assert scene.told == ["pause done", "wait done", "pause failed", "retry done", "release done"]
+
+
+def test_ctrl_c_during_a_pause_leaves_nothing_paused() -> None:
+    """The request may have come through: it is released, and no update is sent."""
+    scene = Scene(pausing(60), answers={PAUSE: [KeyboardInterrupt()]})
+    with pytest.raises(KeyboardInterrupt):
+        scene.run()
+    assert scene.routes == [PAUSE, RELEASE]
+    assert scene.told == ["release done"]
+
+
+def test_ctrl_c_during_a_second_pause_leaves_nothing_paused() -> None:
+    """After a restart."""
+    scene = Scene(pausing(60, retry=True), answers={PAUSE: [403, KeyboardInterrupt()]}, failures=[UNREACHABLE])
+    with pytest.raises(KeyboardInterrupt):
+        scene.run()
+    assert scene.routes == [PAUSE, UPDATE, PAUSE, RELEASE]
