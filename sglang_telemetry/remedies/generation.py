@@ -3,6 +3,7 @@
 The routes want a body, ``{}`` is enough; they may be called again and again (SGLang 0.5.23, measured).
 """
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -38,8 +39,13 @@ class Generation:
 
     def __init__(self, client: Client, offset_ns: Callable[[], int], told: Told) -> None:
         self._client, self._offset_ns, self._told = client, offset_ns, told
-        self.paused = False
-        """It was paused, or may have been."""
+        self._pid = os.getpid()
+        self._paused = False
+
+    @property
+    def paused(self) -> bool:
+        """It was paused, or may have been, by this process: a child that is forked meanwhile ends nothing."""
+        return self._paused and os.getpid() == self._pid
 
     def pause(self, mode: str, seconds: float) -> None:
         """Pause it.
@@ -48,10 +54,10 @@ class Generation:
             mode: SGLang's: ``retract`` or ``abort``.
             seconds: Longest duration.
         """
-        before, self.paused = self.paused, True  # from now on, whatever stops us: the request may come through
+        before, self._paused = self._paused, True  # from now on, whatever stops us: the request may come through
         status = self._post(Action.PAUSE, "/pause_generation", {"mode": mode}, mode, seconds=seconds)
         if status is not None and 400 <= status < 500:  # a gateway's 504 says nothing of the server behind it
-            self.paused = before
+            self._paused = before
 
     def flush(self, seconds: float, *, wait: bool) -> bool:
         """Flush its cache.
@@ -65,11 +71,18 @@ class Generation:
         return self._post(Action.FLUSH, route, None, "", seconds=seconds) == 200
 
     def release(self, seconds: float) -> None:
-        """Continue it, if it was paused.
+        """Continue it, if it was paused; once more where Ctrl-C comes between.
 
         Args:
             seconds: Longest duration.
         """
+        try:
+            self._released(seconds)
+        except BaseException:  # Ctrl-C: it is let through, but not before the server goes on
+            self._released(RELEASE_SECONDS)
+            raise
+
+    def _released(self, seconds: float) -> None:
         if not self.paused:
             return
         began, client = self._offset_ns(), self._client

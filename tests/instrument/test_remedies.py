@@ -1,8 +1,11 @@
 """Remedies and the promises to the trainer: off they change nothing, what cannot work is refused, pauses are undone."""
 
 import json
+import os
 import shutil
+import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +158,35 @@ def test_a_pause_is_undone_whatever_happens(
         engine.update_policy(Policy(models))
     assert server.state().paused is None
     assert said(sink.events)[-1] == "release done"
+
+
+def test_a_pause_is_not_undone_by_a_forked_child(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """One that is forked between pause and continue, and unwinds: its parent still sends."""
+    engine, parent = policy_engine(server.url, tmp_path), os.getpid()
+    left: list[Any] = []
+
+    class Forking(requests.Session):
+        def post(self, url: Any, *args: Any, **named: Any) -> requests.Response:  # type: ignore[override]
+            if "update_weights" not in str(url):
+                return super().post(url, *args, **named)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # threads of the stand-in live in the parent alone
+                child = os.fork()
+            if not child:
+                sys.exit()
+            os.waitpid(child, 0)
+            left.append(server.state().paused)
+            return super().post(url, *args, **named)
+
+    engine.http = Forking()
+    try:
+        with sglang_telemetry.instrument(engine, sinks=[], remedies=Remedies(pause="abort")):
+            assert engine.update_policy(Policy(models)) is True
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert left == ["abort"]
+    assert server.state().paused is None
 
 
 def test_a_running_request_survives_a_retract(server: FakeSGLang, models: Path, tmp_path: Path) -> None:

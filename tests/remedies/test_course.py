@@ -1,5 +1,6 @@
 """What is sent around an update, for how long it may take, and that a pause ends with it; by a clock of the test."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -258,3 +259,30 @@ def test_ctrl_c_during_a_second_pause_leaves_nothing_paused() -> None:
     with pytest.raises(KeyboardInterrupt):
         scene.run()
     assert scene.routes == [PAUSE, UPDATE, PAUSE, RELEASE]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(1)])
+def test_ctrl_c_during_a_release_does_not_end_it(stop: BaseException) -> None:
+    """It is tried once more, for a short time, and then the trainer is stopped."""
+    scene = Scene(pausing(60), answers={RELEASE: [stop]})
+    with pytest.raises(type(stop)):
+        scene.run()
+    assert scene.asked[2:] == [(RELEASE, 60.0), (RELEASE, 5.0)]
+    assert scene.told == ["pause done", "release done"]
+
+
+def test_a_second_ctrl_c_does() -> None:
+    """Whoever asks twice does not want to wait."""
+    scene = Scene(pausing(60), answers={RELEASE: [KeyboardInterrupt(), KeyboardInterrupt()]})
+    with pytest.raises(KeyboardInterrupt):
+        scene.run()
+    assert scene.routes[2:] == [RELEASE, RELEASE]
+
+
+@pytest.mark.parametrize("failure", [None, REFUSED])
+def test_a_forked_child_releases_nothing(failure: Failed | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause is its parent's, whose update goes on; nor does it flush."""
+    scene = Scene(pausing(60), failures=[failure])
+    scene.run(lambda: monkeypatch.setattr(os, "getpid", lambda: -1))
+    assert scene.routes == [PAUSE, UPDATE]
+    assert scene.told == ["pause done"]
