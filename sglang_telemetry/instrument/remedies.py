@@ -17,6 +17,7 @@ from sglang_telemetry.instrument import collectives
 from sglang_telemetry.instrument.engine_folder import FOLDER, EngineFolder
 from sglang_telemetry.instrument.expectation import headers_of, verdict_for
 from sglang_telemetry.instrument.http import Around, Sender, path_in, transport_of
+from sglang_telemetry.instrument.reading import server_at
 from sglang_telemetry.instrument.remediable import BY_REQUEST, check, check_routes
 from sglang_telemetry.instrument.seams import Restore
 from sglang_telemetry.instrument.sync import Recorder, Sync
@@ -28,7 +29,6 @@ from sglang_telemetry.remedies.options import Remedies
 from sglang_telemetry.remedies.safetensors import as_safetensors, remove_safetensors
 from sglang_telemetry.remedies.stale import Stale
 from sglang_telemetry.remedies.timeout import AutoTimeout
-from sglang_telemetry.text import server_of
 
 
 class EngineRemedies:
@@ -85,7 +85,7 @@ class EngineRemedies:
         """What is done around an update of a sync; None where nothing is wanted."""
         if not any(name in BY_REQUEST for name in self._options.names):
             return None
-        disk = transport_of(url) is Transport.DISK
+        disk, server = transport_of(url) is Transport.DISK, server_at(url, sender.client, self._engine)
         means = Means(
             options=self._options,
             timeout=self._timeout,
@@ -98,7 +98,7 @@ class EngineRemedies:
 
         def run(send: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
             client = Client(url, arguments, post=sender.post, get=sender.client.get, kind=sender.client)
-            course = Course(means, sync, client, server=server_of(url) or url, disk=disk, send=send)
+            course = Course(means, sync, client, server=server, disk=disk, send=send)
             return course.run(arguments)
 
         return run
