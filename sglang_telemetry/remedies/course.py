@@ -111,6 +111,7 @@ class Course:
         server: ``host:port``.
         disk: It names a checkpoint on a disk.
         send: Sends the update with these keyword arguments.
+        paused: The engine has paused it itself, and will continue it itself.
     """
 
     def __init__(
@@ -122,9 +123,10 @@ class Course:
         server: str,
         disk: bool,
         send: Callable[[dict[str, Any]], Any],
+        paused: bool = False,
     ) -> None:
         self._means, self._options, self._sync, self._client = means, means.options, sync, client
-        self._server, self._disk, self._send_once = server, disk, send
+        self._server, self._disk, self._send_once, self._paused = server, disk, send, paused
         self._added = 0.0
         self._size: int | None = None
         self._verdict: Verdict | None = None
@@ -303,7 +305,9 @@ class Course:
 
     def _pause(self) -> None:
         mode = self._options.pause
-        if mode is not None:
+        if mode is not None and self._paused:
+            self._told(Action.PAUSE, Outcome.SKIPPED, self._sync.offset_ns(), "the engine has paused it itself")
+        elif mode is not None:
             self._in_time(Action.PAUSE, lambda seconds: self._generation.pause(mode, seconds))
 
     def _in_time(self, action: Action, step: Callable[[float], object]) -> None:
