@@ -121,10 +121,12 @@ class EngineInstrument:
             self._guarded(self._inspector.close)
 
     def around(self, url: str, sender: Sender) -> Around | None:
-        """What remedies do around a request: only around an update of the sync that has the engine."""
-        sync = self._sync
-        if self._remedies is None or sync is None or sync.over or not is_update(url) or not sync.coordinator:
+        """What remedies do around a request: an update of the sync that has the engine, or one that they look at."""
+        if self._remedies is None:
             return None
+        sync = self._sync
+        if sync is None or sync.over or not is_update(url) or not sync.coordinator:
+            sync = None
         return self._remedies.around(sync, url, sender, self._model)
 
     def generated(self, body: bytes | None) -> None:

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from sglang_telemetry.events import Target
 from sglang_telemetry.remedies.timeout import timeout_of
@@ -32,6 +33,29 @@ def target_of(engine: object) -> Target:
     """Where an engine's syncs go, as far as it says so."""
     place = place_of(engine)
     return Target(server=server_of(place.url), timeout_seconds=place.timeout_seconds)
+
+
+def server_at(url: str, client: object, engine: object) -> str:
+    """``host:port`` that a request goes to, or ``unknown``: never a path or a query, which may hold a secret.
+
+    Args:
+        url: As it is given to the client, which may be relative.
+        client: One of httpx may have a base URL.
+        engine: Its base URL is what is left where the others name no host.
+    """
+    base = attribute(client, "base_url")
+    for one in (url, "" if base is None else str(base)):
+        server = server_of(one) if _has_host(one) else None
+        if server is not None:
+            return server
+    return server_of(place_of(engine).url) or "unknown"
+
+
+def _has_host(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).netloc)
+    except ValueError:
+        return False
 
 
 def layers_of(model: Any) -> list[Any]:

@@ -18,6 +18,8 @@ from sglang_telemetry.instrument import collectives
 from sglang_telemetry.instrument.engine_folder import FOLDER, EngineFolder
 from sglang_telemetry.instrument.expectation import headers_of, verdict_for
 from sglang_telemetry.instrument.http import Around, Sender, path_in, transport_of
+from sglang_telemetry.instrument.own_pauses import OwnPauses
+from sglang_telemetry.instrument.reading import server_at
 from sglang_telemetry.instrument.remediable import BY_REQUEST, check, check_routes
 from sglang_telemetry.instrument.seams import Restore
 from sglang_telemetry.instrument.serving import Serving
@@ -31,7 +33,7 @@ from sglang_telemetry.remedies.options import Remedies
 from sglang_telemetry.remedies.safetensors import Attempt, as_safetensors
 from sglang_telemetry.remedies.stale import Stale
 from sglang_telemetry.remedies.timeout import AutoTimeout
-from sglang_telemetry.text import said_by, server_of
+from sglang_telemetry.text import said_by
 
 
 class EngineRemedies:
@@ -69,6 +71,7 @@ class EngineRemedies:
                 self._folder = EngineFolder(engine)
                 self._recovered = self._folder.recover()
         self._timeout = AutoTimeout(options)
+        self._own_pauses = OwnPauses()
         self._lock = functools.partial(HostLock, locks)
         self._stale = Stale(options) if options.on_failure == "continue_stale" else None
         self._serving = Serving()
@@ -90,10 +93,20 @@ class EngineRemedies:
             sync.remedied(Action.PUBLISH, Outcome.FAILED, began, str(error))
             return None
 
-    def around(self, sync: Sync, url: str, sender: Sender, model: Any) -> Around | None:
-        """What is done around an update of a sync; None where nothing is wanted."""
+    def around(self, sync: Sync | None, url: str, sender: Sender, model: Any) -> Around | None:
+        """What is done around a request of the engine's; None where nothing is wanted.
+
+        Args:
+            sync: The request is an update of this sync; None for all others.
+            url: Where it goes to.
+            sender: Sends it.
+            model: What is synced.
+        """
         if not any(name in BY_REQUEST for name in self._options.names):
             return None
+        server = server_at(url, sender.client, self._engine)
+        if sync is None:
+            return self._own_pauses.around(url, server) if self._options.pause is not None else None
         disk, folder = transport_of(url) is Transport.DISK, self._folder
         means = Means(
             options=self._options,
@@ -109,8 +122,9 @@ class EngineRemedies:
         def run(send: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
             get = getattr(sender.client, "get", None)
             client = Client(url, arguments, post=sender.post, get=get, kind=sender.client)
-            self._serving.sends(server_of(url) or url, client)
-            course = Course(means, sync, client, server=server_of(url) or url, disk=disk, send=send)
+            self._serving.sends(server, client)
+            paused = server in self._own_pauses
+            course = Course(means, sync, client, server=server, disk=disk, send=send, paused=paused)
             return course.run(arguments)
 
         return run

@@ -20,7 +20,7 @@ from sglang_telemetry.checkpoint.validate import Verdict
 from sglang_telemetry.names import Action, Outcome
 from sglang_telemetry.remedies import retry
 from sglang_telemetry.remedies.client import Client, refusal
-from sglang_telemetry.remedies.generation import CONTROL_SECONDS, Generation
+from sglang_telemetry.remedies.generation import CONTROL_SECONDS, RELEASE_SECONDS, Generation
 from sglang_telemetry.remedies.host_lock import HostLock
 from sglang_telemetry.remedies.options import Remedies
 from sglang_telemetry.remedies.timeout import AutoTimeout, timeout_of, with_read_timeout
@@ -111,6 +111,7 @@ class Course:
         server: ``host:port``.
         disk: It names a checkpoint on a disk.
         send: Sends the update with these keyword arguments.
+        paused: The engine has paused it itself, and will continue it itself.
     """
 
     def __init__(
@@ -122,9 +123,10 @@ class Course:
         server: str,
         disk: bool,
         send: Callable[[dict[str, Any]], Any],
+        paused: bool = False,
     ) -> None:
         self._means, self._options, self._sync, self._client = means, means.options, sync, client
-        self._server, self._disk, self._send_once = server, disk, send
+        self._server, self._disk, self._send_once, self._paused = server, disk, send, paused
         self._added = 0.0
         self._size: int | None = None
         self._verdict: Verdict | None = None
@@ -150,12 +152,11 @@ class Course:
                 text = f"another update to {self._server} goes on, and did not end in time: not sent"
                 return self._refuse(Cause.SERVER_BUSY, text)
             arguments = self._step(self._timed, arguments) or arguments
-            if self._options.pause is not None:
-                self._generation.pause(self._options.pause)
             try:
+                self._pause()
                 return self._sent(arguments)
             finally:
-                self._generation.release()
+                self._generation.release(min(CONTROL_SECONDS, max(RELEASE_SECONDS, self._left())))
 
     def _step(self, step: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
         """Something of ours before the request; where it breaks, the update is sent without it."""
@@ -205,12 +206,12 @@ class Course:
         began, lock = self._sync.offset_ns(), None
         try:
             lock = self._means.lock(self._server)
-            got = lock.acquire(self._left())
+            with self._spending():
+                got = lock.acquire(self._left())
         except OSError as error:  # no lock is to be had: the update is sent, as it would be without us
             self._told(Action.SERIALIZE, Outcome.FAILED, began, said_by(error))
             yield True
             return
-        self._spent(began)
         self._told(Action.SERIALIZE, Outcome.DONE if got else Outcome.REFUSED, began)
         try:
             yield got
@@ -239,14 +240,15 @@ class Course:
             again = self._again(failed, arguments)
             if again is not None:
                 began = self._sync.offset_ns()
-                last = self._attempt(again)
+                with self._spending():
+                    last = self._attempt(again)
                 outcome = Outcome.DONE if last.failed is None else Outcome.FAILED
                 same = last.failed is not None and last.failed.cause is failed.cause
                 self._told(Action.RETRY, outcome, began, f"after {failed.cause}" + f", and {failed.cause} again" * same)
         if last.failed is None and self._means.publishing is not None:
             self._means.publishing.confirmed()
         if self._generation.paused and (last.failed is not None or _unflushed(arguments)):
-            self._generation.flush(CONTROL_SECONDS, wait=False)
+            self._in_time(Action.FLUSH, lambda seconds: self._generation.flush(seconds, wait=False))
         if last.error is not None:
             raise last.error
         return last.answer
@@ -273,17 +275,16 @@ class Course:
             began = self._sync.offset_ns()
             self._told(Action.RETRY, Outcome.SKIPPED, began, f"after {failed.cause}: no time is left for it")
             return None
-        began = self._sync.offset_ns()
-        if first is retry.First.FLUSH:
-            ready = self._generation.flush(min(retry.FLUSH_SECONDS, self._left()), wait=True)
-        else:
-            ready = self._waited(first, failed.cause)
-        self._spent(began)
-        if not ready or self._left() < _WORTH_SECONDS:
-            return None
-        if first in {retry.First.READY, retry.First.RESTARTED} and self._options.pause is not None:
-            self._generation.pause(self._options.pause)  # a server that was started again is not paused
+        with self._spending():
+            if first is retry.First.FLUSH:
+                ready = self._generation.flush(min(retry.FLUSH_SECONDS, self._left()), wait=True)
+            else:
+                ready = self._waited(first, failed.cause)
+        if ready and first in {retry.First.READY, retry.First.RESTARTED}:
+            self._pause()  # a server that was started again is not paused
         given, left = arguments.get("timeout"), self._left()
+        if not ready or left < _WORTH_SECONDS:
+            return None
         read = timeout_of(given)
         if read is None or read > left:
             return arguments | {"timeout": with_read_timeout(given, left)}
@@ -302,11 +303,33 @@ class Course:
         self._told(Action.WAIT, outcome, began, f"until the server is {'back' if gone else 'ready'} ({cause})")
         return ready
 
+    def _pause(self) -> None:
+        mode = self._options.pause
+        if mode is not None and self._paused:
+            self._told(Action.PAUSE, Outcome.SKIPPED, self._sync.offset_ns(), "the engine has paused it itself")
+        elif mode is not None:
+            self._in_time(Action.PAUSE, lambda seconds: self._generation.pause(mode, seconds))
+
+    def _in_time(self, action: Action, step: Callable[[float], object]) -> None:
+        """A request of ours that may take what is left; without time for it, it is left out."""
+        began, left = self._sync.offset_ns(), self._left()
+        if left < _WORTH_SECONDS:
+            self._told(action, Outcome.SKIPPED, began, "no time is left for it")
+            return
+        with self._spending():
+            step(min(CONTROL_SECONDS, left))
+
     def _told(self, action: Action, outcome: Outcome, began_ns: int, detail: str = "") -> None:
         self._sync.remedied(action, outcome, began_ns, detail, server=self._server)
 
-    def _spent(self, began_ns: int) -> None:
-        self._added += (self._sync.offset_ns() - began_ns) / 1e9
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
+        """What is done in here is added to the sync, however it ends."""
+        began = self._sync.offset_ns()
+        try:
+            yield
+        finally:
+            self._added += (self._sync.offset_ns() - began) / 1e9
 
     def _left(self) -> float:
         """Seconds that may still be added to this sync."""

@@ -34,8 +34,9 @@ class Remedies:
         on_failure: ``"continue_stale"`` lets ``update_policy`` return False instead of raising, on all ranks, while
             the server is known to run the weights of an earlier sync of this process: at most ``stale_syncs`` times
             in a row, and at most ``stale_seconds`` after the last sync that succeeded.
-        deadline_seconds: Longest time that waiting and sending again may add to a sync, above 0. Half of the
-            time-out of the process group's collectives, in which the other ranks wait, is never exceeded.
+        deadline_seconds: Longest time that pausing, flushing, waiting and sending again may add to a sync, above 0;
+            continuing is tried for 5 s more when nothing is left. Half of the time-out of the process group's
+            collectives, in which the other ranks wait, is never exceeded but by these 5 s.
         timeout_floor_seconds: Shortest time-out that ``timeout="auto"`` sets, above 0. An update waits for running
             requests: a time-out that is too short is an update that is applied when nobody looks.
         timeout_ceiling_seconds: The longest.

@@ -1,8 +1,11 @@
 """Remedies and the promises to the trainer: off they change nothing, what cannot work is refused, pauses are undone."""
 
 import json
+import os
 import shutil
+import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,6 +189,68 @@ def test_a_pause_is_undone_whatever_happens(
         engine.update_policy(Policy(models))
     assert server.state().paused is None
     assert said(sink.events)[-1] == "release done"
+
+
+def test_a_pause_is_not_undone_by_a_forked_child(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """One that is forked between pause and continue, and unwinds: its parent still sends."""
+    engine, parent = policy_engine(server.url, tmp_path), os.getpid()
+    left: list[Any] = []
+
+    class Forking(requests.Session):
+        def post(self, url: Any, *args: Any, **named: Any) -> requests.Response:  # type: ignore[override]
+            if "update_weights" not in str(url):
+                return super().post(url, *args, **named)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # threads of the stand-in live in the parent alone
+                child = os.fork()
+            if not child:
+                sys.exit()
+            os.waitpid(child, 0)
+            left.append(server.state().paused)
+            return super().post(url, *args, **named)
+
+    engine.http = Forking()
+    try:
+        with sglang_telemetry.instrument(engine, sinks=[], remedies=Remedies(pause="abort")):
+            assert engine.update_policy(Policy(models)) is True
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert left == ["abort"]
+    assert server.state().paused is None
+
+
+def test_relative_urls_are_of_the_clients_server(
+    server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Each server has its own turn, and what a query says is nobody's business."""
+    locks: list[str] = []
+    monkeypatch.setattr(HostLock, "__init__", _noting(HostLock.__init__, locks))
+
+    class Relative(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            model.save_pretrained(self.shared_ckpt_path)
+            url = "/update_weights_from_disk?token=hunter2"
+            return bool(self.http.post(url, json={"model_path": self.shared_ckpt_path}).status_code == 200)
+
+    engine, sink = Relative("", str(tmp_path / "checkpoint")), RecordingSink()
+    remedies = Remedies(serialize=True, pause="abort")
+    with httpx.Client(base_url=server.url) as http:
+        engine.http = http  # type: ignore[assignment]
+        with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies):
+            assert engine.update_policy(Policy(models)) is True
+    assert said(sink.events) == ["serialize done", "pause done", "release done"]
+    assert {one.target.server for one in sink.events if isinstance(one, Remedied)} == {server.host_port}
+    assert locks == [server.host_port]
+    assert "hunter2" not in repr(sink.events)
+
+
+def _noting(original: Any, seen: list[str]) -> Any:
+    def noting(self: HostLock, folder: Path, server: str) -> None:
+        seen.append(server)
+        original(self, folder, server)
+
+    return noting
 
 
 def test_a_running_request_survives_a_retract(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
