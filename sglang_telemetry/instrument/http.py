@@ -12,7 +12,7 @@ from sglang_telemetry.classify import Recorded, first_errno
 from sglang_telemetry.events import Exchange
 from sglang_telemetry.instrument.rollouts import is_generation
 from sglang_telemetry.names import UPDATE_ROUTE, Transport
-from sglang_telemetry.text import clean, clean_url
+from sglang_telemetry.text import clean, clean_url, server_of
 
 MAX_JSON_BYTES = 64 << 10
 TRACEPARENT = "traceparent"
@@ -297,6 +297,11 @@ def path_in(arguments: dict[str, Any]) -> str | None:
     body = arguments.get("json")
     path = body.get("model_path") if isinstance(body, Mapping) else None
     return path if isinstance(path, str) else None
+
+
+def server_in(url: str) -> str | None:
+    """``host:port`` that a request goes to; None for a relative URL, whose first part is no host."""
+    return server_of(url) if host_of(url) else None
 
 
 def host_of(url: str) -> str | None:

@@ -17,9 +17,9 @@ from sglang_telemetry.checkpoint.fingerprint import Fingerprint, fingerprint
 from sglang_telemetry.checkpoint.validate import Verdict
 from sglang_telemetry.events import CheckpointInspected, Event, SyncRecord
 from sglang_telemetry.instrument.expectation import Expected, expected_of, headers_of, verdict_for
-from sglang_telemetry.instrument.http import is_update
+from sglang_telemetry.instrument.http import is_update, server_in
 from sglang_telemetry.instrument.model import changes_of
-from sglang_telemetry.text import clean, server_of
+from sglang_telemetry.text import clean
 from sglang_telemetry.timeline import Clock
 
 _WIDE = frozenset({"F64", "F32"})
@@ -203,7 +203,7 @@ class Inspection:
         if self._inspector.closed:
             return
         content, before = found.content, look.before.content
-        updates = [server_of(one.url) for one in record.exchanges if is_update(one.url)]
+        updates = [server_in(one.url) for one in record.exchanges if is_update(one.url)]
         self._inspector.emit(
             CheckpointInspected(
                 identity=record.identity,

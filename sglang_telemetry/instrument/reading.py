@@ -3,9 +3,9 @@
 import os
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from sglang_telemetry.events import Target
+from sglang_telemetry.instrument.http import server_in
 from sglang_telemetry.remedies.timeout import timeout_of
 from sglang_telemetry.text import server_of
 
@@ -45,17 +45,10 @@ def server_at(url: str, client: object, engine: object) -> str:
     """
     base = attribute(client, "base_url")
     for one in (url, "" if base is None else str(base)):
-        server = server_of(one) if _has_host(one) else None
+        server = server_in(one)
         if server is not None:
             return server
     return server_of(place_of(engine).url) or "unknown"
-
-
-def _has_host(url: str) -> bool:
-    try:
-        return bool(urlsplit(url).netloc)
-    except ValueError:
-        return False
 
 
 def layers_of(model: Any) -> list[Any]:

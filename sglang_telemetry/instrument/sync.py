@@ -23,7 +23,7 @@ from sglang_telemetry.events import (
 )
 from sglang_telemetry.identity import IdentitySource
 from sglang_telemetry.instrument.context import TraceContext, active
-from sglang_telemetry.instrument.http import is_update, path_in, transport_of
+from sglang_telemetry.instrument.http import is_update, path_in, server_in, transport_of
 from sglang_telemetry.instrument.inspection import Inspection
 from sglang_telemetry.instrument.rollouts import Rollouts
 from sglang_telemetry.instrument.troubles import Refusal, Troubles
@@ -33,7 +33,7 @@ from sglang_telemetry.names import Action, Applied, Outcome, Phase, Result, Tran
 from sglang_telemetry.remedies.retry import Failed
 from sglang_telemetry.remedies.timeout import timeout_of
 from sglang_telemetry.tags import tag_of
-from sglang_telemetry.text import clean, clean_url, server_of
+from sglang_telemetry.text import clean, clean_url
 from sglang_telemetry.timeline import Clock, Timeline
 from sglang_telemetry.trace_ids import phase_span_id, rank_span_id, request_span_id, root_span_id, trace_id
 
@@ -261,7 +261,7 @@ class Sync:
             body = self._versioned(arguments)
             timeout = timeout_of(arguments.get("timeout"))
             self._target = Target(
-                server=server_of(url) or self._target.server,
+                server=server_in(url) or self._target.server,
                 transport=transport_of(url),
                 timeout_seconds=self._target.timeout_seconds if timeout is None else timeout,
             )
@@ -319,7 +319,7 @@ class Sync:
         phase = self.phase
         decisive, recorded = self._updates.decisive()
         if recorded is not None:
-            self._target = replace(self._target, server=server_of(recorded.exchange.url) or self._target.server)
+            self._target = replace(self._target, server=server_in(recorded.exchange.url) or self._target.server)
         reached_before = self.recorder.reached
         result = self._troubles.result(returned, raised)
         self.over = True

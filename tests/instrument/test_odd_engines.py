@@ -335,3 +335,18 @@ def test_streamed_answer_is_not_read() -> None:
         engine.update_policy(None)
     assert answer.read is False
     assert [r.result for r in sink.records] == [Result.SUCCESS]
+
+
+def test_a_url_that_is_relative() -> None:
+    """Its first part is no server, and what it may carry is in no label."""
+
+    class Relative(Posting):
+        def update_policy(self, model: Any) -> Any:
+            return self.http.post("v0/update_weights_from_disk?token=hunter2", json={"model_path": "/x"})
+
+    sink = RecordingSink()
+    with sglang_telemetry.instrument(Relative(Client(None)), sinks=[sink]) as telemetry:
+        assert telemetry._instrument is not None
+        telemetry._instrument._engine.update_policy(None)
+    assert sink.records[0].target.server == "10.0.0.7:30000"
+    assert "hunter2" not in repr(sink.events)
