@@ -463,8 +463,8 @@ SERVER_CURRENT = Metric(
 SERVER_LEFT_PAUSED = Metric(
     "weight_sync_server_left_paused",
     "gauge",
-    "1 while a server is not ready that a trainer paused for a sync and did not continue, 0 when it is ready again; "
-    "absent for all others.",
+    "1 while a server is not ready that a trainer of the run paused for a sync and left so, 0 when it is ready again "
+    "or the run has it in hand; absent for all others.",
     ("run", "server"),
 )
 SHARED_PATH_FREE = Metric(

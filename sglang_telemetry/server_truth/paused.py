@@ -21,6 +21,7 @@ class Paused:
         left: The process is gone, or could not end it.
         seen: The server was seen not to be ready since then.
         over: That has ended; it is kept so that its end can be told.
+        told: It, or an earlier one of the run, was told: its end is too.
     """
 
     by: Identity
@@ -28,6 +29,7 @@ class Paused:
     left: bool = False
     seen: bool = False
     over: bool = False
+    told: bool = False
 
     @property
     def is_left(self) -> bool:
@@ -80,7 +82,7 @@ class Pauses:
         held_at = max((one.at for one in self.by_run.values() if not one.left and not one.over), default=0.0)
         newly = tuple(run for run, one in self.by_run.items() if one.is_left and not one.seen and not one.at < held_at)
         for run in newly:
-            self.by_run[run].seen = True
+            self.by_run[run].seen = self.by_run[run].told = True
         return newly
 
     def left(self) -> tuple[str, ...]:
@@ -88,8 +90,8 @@ class Pauses:
         return tuple(sorted(run for run, one in self.by_run.items() if one.seen and not one.over))
 
     def released(self) -> tuple[str, ...]:
-        """The runs that did, before it was ready again."""
-        return tuple(sorted(run for run, one in self.by_run.items() if one.seen and one.over))
+        """The runs that did, before it was ready again or a live trainer of theirs had it in hand."""
+        return tuple(sorted(run for run, one in self.by_run.items() if one.told and (one.over or not one.seen)))
 
     @property
     def any_left(self) -> bool:
@@ -101,7 +103,7 @@ class Pauses:
         for run, one in list(self.by_run.items()):
             if one.at <= before:
                 one.over = True
-                if not one.seen:
+                if not one.told:
                     del self.by_run[run]
 
     def _paused(self, event: Remedied, *, left: bool) -> None:
@@ -112,7 +114,8 @@ class Pauses:
         if left and known is not None and not known.over:
             known.left = True
         else:
-            self.by_run[event.identity.run] = Paused(by=event.identity, at=event.at, left=left)
+            told = known is not None and known.told
+            self.by_run[event.identity.run] = Paused(by=event.identity, at=event.at, left=left, told=told)
 
 
 def _process(identity: Identity) -> tuple[str, str, int]:

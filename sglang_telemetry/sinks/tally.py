@@ -198,8 +198,10 @@ class Tally(Series):
 
     def _remedied(self, event: Remedied) -> None:
         remedy_counts.count(self, event)
+        state, server = self._state(event.identity), event.target.server
+        if server is not None and server not in state.servers():  # of several, before the sync has ended
+            state.beside = (*state.beside, server)
         if (event.remedy.action, event.remedy.outcome) == (Action.CONTINUE_STALE, Outcome.DONE):
-            state = self._state(event.identity)
             state.stale = (state.stale or 0) + 1
 
     def _sync_ended(self, record: SyncRecord) -> None:

@@ -127,3 +127,21 @@ def test_a_trainer_that_pauses_what_was_left_takes_nothing_back() -> None:
     assert (known.looked(ready=False, began_at=START + 22), known.left()) == ((), ("grpo",))
     known.note(replace(RELEASED, identity=who(run="ppo"), at=START + 23))
     assert (known.left(), known.released()) == ((), ("grpo",))
+
+
+def test_the_next_trainer_of_the_run_has_it_in_hand() -> None:
+    """What was 1 is 0 then, and not gone; so it stays over its later pauses, until it is left again."""
+    known = after(PAUSED, ended=True)
+    known.looked(ready=False, began_at=START + 20)
+    assert (known.left(), known.released()) == (("grpo",), ())
+    alive = replace(who(), pid=who().pid + 1, run_id="another")
+    for second in (21, 25):
+        known.note(replace(PAUSED, identity=alive, at=START + second))
+        assert known.looked(ready=False, began_at=START + second + 1) == ()
+        assert (known.left(), known.released()) == ((), ("grpo",))
+        known.note(replace(RELEASED, identity=alive, at=START + second + 2))
+        assert (known.left(), known.released()) == ((), ("grpo",))
+    known.note(replace(PAUSED, identity=alive, at=START + 30))
+    assert known.gone(alive)
+    assert known.looked(ready=False, began_at=START + 31) == ("grpo",)
+    assert (known.left(), known.released()) == (("grpo",), ())

@@ -1,6 +1,7 @@
 """What remedies did, as the metrics tell it."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,12 @@ def served(tally: Tally) -> dict[tuple[str, ...], float]:
         if family.name in families
         for sample in family.samples
     }
+
+
+def test_a_server_that_a_remedy_names_is_one_of_the_runs() -> None:
+    """Of several, before the first sync has ended: who dies in it may leave the second one paused."""
+    scrape = Scrape(using())
+    for server in (SERVER, "10.0.0.9:30000", "10.0.0.9:30000"):
+        pause = remedied(who(0), Action.PAUSE)
+        scrape.feed(replace(pause, target=replace(pause.target, server=server)))
+    assert scrape.sink.tally.targets() == {SERVER, "10.0.0.9:30000"}
