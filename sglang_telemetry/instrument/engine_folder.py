@@ -1,5 +1,6 @@
 """The folder that an engine saves to, and another one that it is led to for the time of a sync."""
 
+import errno
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ import orjson
 
 from sglang_telemetry.instrument.http import path_in
 from sglang_telemetry.instrument.seams import Restore
+from sglang_telemetry.remedies.claims import is_temporary
 from sglang_telemetry.remedies.forked import forget_in_child
 from sglang_telemetry.remedies.leftovers import Tidied
 from sglang_telemetry.remedies.publish import Publisher, has_files, has_weights
@@ -38,7 +40,7 @@ class EngineFolder:
                 f"publish_atomically: {type(engine).__name__} has no attribute {FOLDER} with the folder that it saves "
                 "to; give it one that update_policy reads at each call, or leave publish_atomically off"
             )
-        self._engine, self._path = engine, os.fspath(folder)
+        self._engine, self._path = engine, os.path.abspath(folder)
         self._publisher = Publisher(self._path)
         self._lock = threading.Lock()
         self._staging: str | None = None
@@ -63,10 +65,11 @@ class EngineFolder:
         given = vars(self._engine).get(FOLDER)
         if self._off or given is None or not isinstance(given, str | os.PathLike):
             return None
-        if os.fspath(given) != self._path:
+        path = os.path.abspath(given)  # the process may have changed its folder
+        if path != self._path:
             self._publisher.close(_CLOSE_SECONDS)
             try:
-                self._path, self._publisher = os.fspath(given), Publisher(given)
+                self._path, self._publisher = path, Publisher(path)
             except ValueError as error:
                 raise OSError(str(error)) from error
         self._staging = staging = self._publisher.begin()
@@ -106,19 +109,29 @@ class EngineFolder:
             OSError: It could not be done; what was there before is still there.
         """
         with self._lock:
-            staging = self._staging
+            staging, named = self._staging, path_in(dict(arguments))
+            parts = (named or "").split("/")
+            if any(map(is_temporary, parts)) and (staging is None or os.path.basename(staging) not in parts):
+                raise OSError(
+                    errno.ESTALE,
+                    "it was saved in an earlier sync, or after one; publish_atomically is for engines that save and "
+                    "send while update_policy runs: leave it off",
+                    named,
+                )
             if staging is None:
                 return dict(arguments), None
             rewritten = self._renamed(arguments, staging)
-            if rewritten is None and not _is_elsewhere(path_in(dict(arguments)), staging):
+            if rewritten is None and not _is_elsewhere(named, staging):
                 return dict(arguments), None  # it cannot be led to what is published
             self._named = True
             sent = dict(arguments) if rewritten is None else rewritten
-            if has_files(staging):
-                words = self._publisher.publish()
-                self._published = True
-                return sent, words
-            return sent, "is there already" if self._published else None
+            if not has_files(staging):
+                return sent, None
+            if self._publisher.is_published:
+                return sent, "is there already"
+            words = self._publisher.publish()
+            self._published = True
+            return sent, words
 
     def confirmed(self) -> None:
         """The server has taken it."""
@@ -141,21 +154,32 @@ class EngineFolder:
         """
         with self._lock:
             staging, self._staging = self._staging, None
-            if staging is None or not has_files(staging) or self._unwanted or not succeeded:
-                self._publisher.abandon()
+            if staging is None:
                 return None
-            if not has_weights(staging):
-                self._publisher.merge()
-                return None
-            self._publisher.publish()
-            self._publisher.confirmed()
-            if self._named:
-                return None
-            self._off = True
-            return (
-                "the update did not go through engine.http with its model_path in json or data, so that it named the "
-                "folder beside: what was saved was put in its place after it; publish_atomically is off from here on"
-            )
+            try:
+                return self._settled(staging) if succeeded and not self._unwanted else None
+            finally:
+                self._publisher.finish()
+
+    def _settled(self, staging: str) -> str | None:
+        if not os.path.isdir(staging):
+            if self._published:
+                self._publisher.withdraw()
+            return None
+        if not has_files(staging) or self._publisher.is_published:
+            return None
+        if not has_weights(staging):
+            self._publisher.merge()
+            return None
+        self._publisher.publish()
+        self._publisher.confirmed()
+        if self._named:
+            return None
+        self._off = True
+        return (
+            "the update did not go through engine.http with its model_path in json or data, so that it named the "
+            "folder beside: what was saved was put in its place after it; publish_atomically is off from here on"
+        )
 
     def close(self) -> None:
         """Wait for what is being removed, but not for long."""
@@ -183,7 +207,7 @@ class EngineFolder:
         """The place of what was saved under a path; None when that is not in the staging folder."""
         if not isinstance(path, str):
             return None
-        final = os.path.abspath(self._path)
+        final = self._path
         whole = os.path.abspath(path)
         if whole == staging or whole.startswith(f"{staging}/"):
             return final + whole[len(staging) :]

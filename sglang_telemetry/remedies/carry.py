@@ -42,9 +42,14 @@ def folders_with_weights(folder: str) -> frozenset[str]:
 
 def weights_in(folder: str) -> dict[str, Stamp]:
     """The files of weights in a folder, by their paths in it; none where there is no folder."""
+    return {path: stamp for path, stamp in stamps_in(folder).items() if is_weights(os.path.basename(path))}
+
+
+def stamps_in(folder: str) -> dict[str, Stamp]:
+    """The files in a folder, by their paths in it; none where there is no folder."""
     found: dict[str, Stamp] = {}
     for root, _, names in os.walk(folder):
-        for name in filter(is_weights, names):
+        for name in names:
             with contextlib.suppress(OSError):
                 there = os.stat(os.path.join(root, name))
                 inside = os.path.normpath(os.path.join(os.path.relpath(root, folder), name))

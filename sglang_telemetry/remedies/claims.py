@@ -172,6 +172,12 @@ class Beside:
         return _TAIL.fullmatch(name.removeprefix(self._prefix)) if name.startswith(self._prefix) else None
 
 
+def is_temporary(name: str) -> bool:
+    """Is that what such a folder is called, whichever it is beside?"""
+    before, mark, tail = name.rpartition(_MARK)
+    return bool(mark) and before.startswith(".") and _TAIL.fullmatch(tail) is not None
+
+
 def _changed(folder: str) -> float:
     """When anything in it changed last, subfolders' own content aside."""
     last = os.stat(folder, follow_symlinks=False).st_mtime

@@ -32,8 +32,8 @@ class Remedies:
         serialize: No two updates at once go to one server, of all trainers of this host and user that ask for this;
             one that would wait for longer than ``deadline_seconds`` is not sent.
         on_failure: ``"continue_stale"`` lets ``update_policy`` return False instead of raising, on all ranks, while
-            each server says in ``/model_info`` that it runs what a sync of this process has left there: at most ``stale_syncs`` times
-            in a row, and at most ``stale_seconds`` after the last sync that succeeded.
+            each server says in ``/model_info`` that it runs what a sync of this process has left there: at most
+            ``stale_syncs`` times in a row, and at most ``stale_seconds`` after the last sync that succeeded.
         deadline_seconds: Longest time that pausing, flushing, waiting and sending again may add to a sync, above 0;
             continuing is tried for 5 s more when nothing is left. Half of the time-out of the process group's
             collectives, in which the other ranks wait, is never exceeded but by these 5 s.

@@ -18,6 +18,7 @@ from sglang_telemetry.remedies.carry import (
     copy_attributes,
     folders_with_weights,
     move_into,
+    stamps_in,
     weights_in,
 )
 from sglang_telemetry.remedies.claims import Beside, Claim, Role
@@ -72,6 +73,7 @@ class Publisher:
         self._staging: Claim | None = None
         self._path: str | None = None
         self._weights: dict[str, Stamp] = {}
+        self._published: dict[str, Stamp] | None = None
         self._writer: threading.Thread | None = None
         self._old: Claim | None = None
         self._removals: list[threading.Thread] = []
@@ -112,6 +114,7 @@ class Publisher:
             forsake(staging)
             raise
         self._staging, self._path, self._writer = staging, staging.path, threading.current_thread()
+        self._published = None
         self._weights = weights_in(self._place.folder)
         return staging.path
 
@@ -119,8 +122,8 @@ class Publisher:
         """Sync what was written, and put it in its place; what was not written again is kept, but for old weights.
 
         The weights of a folder are then those that were written, and no others. A folder inside of it into which no
-        weights were written keeps its own. What is written there after that can be published as well, until the next
-        begin.
+        weights were written keeps its own. What was written stays where it is as well, as hard links, for an engine
+        that goes on with it; what it writes there later can be published too.
 
         Returns:
             How it was done, in words.
@@ -137,14 +140,21 @@ class Publisher:
         self._check_weights(written)
         own_links(staging.path, was=staging.path)
         sync_files(staging.path)
-        kept = carry_over(folder, staging.path, written)
-        with contextlib.suppress(FileNotFoundError):
-            copy_attributes(folder, staging.path)
-        sync_folders(staging.path)
-        old, words = self._put_in_place(staging)
+        new = Beside(folder).make(Role.STAGING)
+        try:
+            copy_attributes(staging.path, new.path)
+            carry_over(staging.path, new.path, frozenset())
+            kept = carry_over(folder, new.path, written)
+            with contextlib.suppress(FileNotFoundError):
+                copy_attributes(folder, new.path)
+            sync_folders(new.path)
+            old, words = self._put_in_place(new)
+        except BaseException:
+            forsake(new)
+            raise
         # From here on the new one is there, and nothing is an error any more.
-        self._staging = None
-        staging.release()
+        new.release()
+        self._published = stamps_in(staging.path)
         with contextlib.suppress(OSError):
             sync_folder(self._place.parent)
         if old is not None:
@@ -157,6 +167,11 @@ class Publisher:
         self._weights = weights_in(folder)
         return f"{words}{f', {kept} files kept' if kept else ''}"
 
+    @property
+    def is_published(self) -> bool:
+        """All that was written so far."""
+        return self._published is not None and self._path is not None and self._published == stamps_in(self._path)
+
     def merge(self) -> None:
         """Put what was written into the folder file by file, over what is there.
 
@@ -166,16 +181,29 @@ class Publisher:
         staging = self._saved()
         os.makedirs(self._place.folder, exist_ok=True)
         move_into(staging.path, self._place.folder)
-        self.abandon()
+
+    def withdraw(self) -> None:
+        """Remove the folder, in a thread: its engine has removed what it had written; never raises."""
+        with contextlib.suppress(OSError):
+            gone, away = Claim.take(self._place.folder), Beside(self._place.folder).free(Role.STAGING)
+            if gone is None or mounts_below(gone.path):
+                return
+            os.rename(gone.path, away)
+            gone.path = away
+            self._remove_later(gone)
 
     def confirmed(self) -> None:
         """The server has taken it: the old one goes, in a thread; never raises."""
         old, self._old = self._old, None
         self._remove_later(old)
 
-    def abandon(self) -> None:
-        """It will not be published: it goes, in a thread; never raises."""
-        staging, self._staging = self._staging, None
+    def finish(self) -> None:
+        """What was written is not needed there any more: it goes, in a thread; never raises."""
+        staging, path, self._staging, self._path = self._staging, self._path, None, None
+        if staging is not None and not staging.is_there() and path is not None:  # the engine has made it anew
+            with contextlib.suppress(OSError):
+                staging.release()
+                staging = Claim.take(path)
         self._remove_later(staging)
 
     def close(self, seconds: float | None = 5.0) -> None:
@@ -242,30 +270,23 @@ class Publisher:
         if tidied.failed:
             raise tidied.failed[0]
 
-    def _put_in_place(self, staging: Claim) -> tuple[Claim | None, str]:
+    def _put_in_place(self, new: Claim) -> tuple[Claim | None, str]:
         """The old folder, None when there was none, and how it was done."""
         folder, beside = self._place.folder, Beside(self._place.folder)
         try:
             old = Claim.take(folder) or Claim(folder, None, locked=False)  # somebody else's lock guards it as well
         except FileNotFoundError:
-            os.rename(staging.path, folder)
+            os.rename(new.path, folder)
             return None, _FIRST
         try:
             if mounts := mounts_below(folder):
                 raise OSError(errno.EBUSY, "something is mounted inside of the checkpoint folder", mounts[0])
             aside = beside.free(Role.ASIDE)
-            way = replace(staging.path, folder, aside, swap=self._swap)
+            way = replace(new.path, folder, aside, swap=self._swap)
         except BaseException:
             old.release()
             raise
-        old.path = aside
-        if way is Way.EXCHANGED:
-            # What is written under the name of the staging folder from now on is new, and not to be taken for the old.
-            old.path = beside.free(Role.STAGING)
-            try:
-                os.rename(staging.path, old.path)
-            except OSError:
-                old.path = staging.path
+        old.path = new.path if way is Way.EXCHANGED else aside
         return old, str(way)
 
     def _retire(self, old: Claim) -> str:

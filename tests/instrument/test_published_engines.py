@@ -367,3 +367,73 @@ def test_what_a_crash_has_left_is_told_in_the_first_sync(server: FakeSGLang, mod
     ends, sink = sync(Engine(server.url, tmp_path), models, "v3", "v2")
     assert (ends, said(sink.events)) == ([True, True], ["clean_up done", "publish done", "publish done"])
     assert details(sink, "clean_up") == [f"removed {left}"]
+
+
+@pytest.mark.parametrize("does", ["copies", "links", "moves", "removes"])
+def test_what_an_engine_does_with_its_folder_after_the_update(
+    does: str, server: FakeSGLang, models: Path, tmp_path: Path, checksum: Callable[[str], str]
+) -> None:
+    """It finds there what it has saved; what it takes away is gone, and what it keeps is what it was."""
+
+    class Goes(Engine):
+        def save_and_send(self, model: Any) -> bool:
+            folder = self.shared_ckpt_path
+            done = super().save_and_send(model)
+            kept = tmp_path / f"kept-{model.content}"
+            if does == "copies":
+                shutil.copytree(folder, kept)
+            elif does == "links":
+                shutil.copytree(folder, kept, copy_function=os.link)
+            elif does == "moves":
+                shutil.move(folder, kept)
+            else:
+                shutil.rmtree(folder)
+            return done
+
+    ends, sink = sync(Goes(server.url, tmp_path), models, "v3", "v2", remedies=BOTH)
+    assert ends == [True, True]
+    assert said(sink.events) == ["validate done", "publish done"] * 2
+    assert server.state().checksum == checksum("v2")
+    names = sorted(one.name for one in tmp_path.iterdir())
+    kept = [] if does == "removes" else ["kept-v2", "kept-v3"]
+    assert names == (["checkpoint"] if does in {"copies", "links"} else []) + kept
+    for name in kept:
+        with FakeSGLang(tmp_path / name) as again:
+            assert again.state().checksum == checksum(name[-2:])
+
+
+def test_another_working_folder(
+    server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checksum: Callable[[str], str]
+) -> None:
+    """A relative path leads to where the process is now, as it would without us."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    engine, sink, policy = Engine(server.url, tmp_path), RecordingSink(), Policy(models)
+    engine.shared_ckpt_path = "./checkpoint"
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=BOTH):
+        assert engine.update_policy(policy) is True
+        monkeypatch.chdir(tmp_path / "second")
+        policy.content = "v3"
+        assert engine.update_policy(policy) is True
+    assert server.state().checksum == checksum("v3")
+    named = [one.json()["model_path"] for one in server.updates]
+    assert named == [str(tmp_path / name / "checkpoint") for name in ("first", "second")]
+    assert engine.shared_ckpt_path == "./checkpoint"
+
+
+def test_a_save_that_outlives_its_sync(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """It is sent by the next one, which cannot know where it belongs: said with the reason."""
+
+    class Behind(Engine):
+        saved = ""
+
+        def save_and_send(self, model: Any) -> bool:
+            done = not self.saved or self.send(self.saved)
+            self.saved = self.shared_ckpt_path
+            return done
+
+    ends, sink = sync(Behind(server.url, tmp_path), models, "v2", "v2")
+    assert ends == [True, RuntimeError]
+    assert "while update_policy runs: leave it off" in (sink.records[1].error_text or "")
+    assert server.updates == ()

@@ -37,6 +37,14 @@ def generations(folder: Path) -> set[str]:
     return {path.read_text()[0] for path in folder.glob("*.safetensors")}
 
 
+def publish(publisher: Publisher) -> str:
+    """As in a sync of which nothing more is saved."""
+    words, written = publisher.publish(), publisher._path
+    publisher.finish()
+    wait_until(lambda: written is not None and not os.path.exists(written), "what was written there is gone")
+    return words
+
+
 def beside(folder: Path) -> list[str]:
     """What lies there but the checkpoint."""
     return sorted(one.name for one in folder.parent.iterdir() if one != folder)
@@ -54,7 +62,7 @@ def test_published(there: bool, swap: Swap, tmp_path: Path) -> None:
     staging = publisher.begin()
     assert Path(staging).parent == tmp_path
     write(staging, 2)
-    publisher.publish()
+    publish(publisher)
     assert (generations(live), len(list(live.iterdir()))) == ({"2"}, 3)
     assert bool(beside(live)) is there
     publisher.confirmed()
@@ -70,7 +78,7 @@ def test_an_old_folder_goes_at_the_latest_with_the_next_sync(tmp_path: Path) -> 
     publisher = Publisher(live)
     for generation in (1, 2, 3):
         write(publisher.begin(), generation)
-        publisher.publish()
+        publish(publisher)
         assert len(beside(live)) == (generation > 1)
     assert generations(live) == {"3"}
 
@@ -89,7 +97,7 @@ def test_what_is_not_written_again_is_kept(tmp_path: Path) -> None:
     staging = Path(publisher.begin())
     (staging / "config.json").write_text("new")
     (staging / "model.safetensors").write_text("new")
-    assert publisher.publish().endswith("5 files kept")
+    assert publish(publisher).endswith("5 files kept")
     assert (live / "folder" / "merges.txt").exists()
     found = {str(one.relative_to(live)): one.read_text() for one in live.rglob("*") if one.is_file()}
     assert found == {
@@ -117,7 +125,7 @@ def test_a_symbolic_link_stays(kind: str, tmp_path: Path) -> None:
     publisher = Publisher(link)
     staging = publisher.begin()
     write(staging, 2)
-    publisher.publish()
+    publish(publisher)
     publisher.confirmed()
     publisher.close(10.0)
     assert link.is_symlink()
@@ -156,7 +164,7 @@ def test_no_reader_sees_half_of_it(tmp_path: Path) -> None:
     for generation in range(1, 10):
         staging = publisher.begin()
         write(staging, generation)
-        publisher.publish()
+        publish(publisher)
         count = len(seen)
         wait_until(lambda before=count: len(seen) > before, "it was read")  # type: ignore[misc]
     over.set()
@@ -194,7 +202,7 @@ def _sync(step: int, live: Path, swap: Swap) -> None:
     for name in STEPS:
         setattr(os, name, counted(getattr(os, name)))
     write(publisher.begin(), 2)
-    publisher.publish()
+    publish(publisher)
     publisher.confirmed()
     publisher.close(None)
 
@@ -254,7 +262,7 @@ def test_what_a_living_process_uses_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="another process writes this checkpoint") as raised:
         second.begin()
     assert raised.value.errno == errno.EBUSY
-    first.publish()
+    publish(first)
     assert generations(live) == {"1"}
     first.close()
     assert second.recover() is None
@@ -284,7 +292,7 @@ def test_one_of_many_that_begin_at_once(tmp_path: Path) -> None:
             most.append(len(begun))
             write(staging, number)
             begun.remove(number)
-            publisher.publish()
+            publish(publisher)
             publisher.confirmed()
             publisher.close(None)
             done += 1
@@ -328,7 +336,7 @@ def test_a_child_that_was_forked_has_nothing(tmp_path: Path) -> None:
     child = os.fork()
     if not child:
         os.close(writing)
-        first.abandon()
+        first.finish()
         first.confirmed()
         first.close()
         os.read(reading, 1)
@@ -353,13 +361,13 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         ballast = fill(where)
         with pytest.raises(OSError, match="No space left"):
             write(staging, 2)
-        publisher.abandon()
+        publisher.finish()
         publisher.close(10.0)
         assert generations(live) == {"1"}
         assert beside(live) == ["ballast"]
         ballast.unlink()
         write(publisher.begin(), 2)
-        publisher.publish()
+        publish(publisher)
         assert generations(live) == {"2"}
 
 
@@ -377,9 +385,9 @@ def test_no_room_for_what_is_kept(tmp_path: Path) -> None:
                 (where / f"ballast-{len(os.listdir(where))}").touch()
         (where / "ballast-2").unlink()
         with pytest.raises(OSError, match="No space left"):
-            publisher.publish()
+            publish(publisher)
         assert (generations(live), len(list(live.iterdir()))) == ({"1"}, 11)
-        publisher.abandon()
+        publisher.finish()
         publisher.close(None)
         assert [name for name in beside(live) if not name.startswith("ballast")] == []
 
@@ -412,7 +420,7 @@ def test_on_a_network_file_system_the_old_one_is_gone_before_the_request(swap: S
     publisher = Publisher(live, swap=swap, fs_type=lambda path: "nfs4")
     handle = os.open(live, os.O_RDONLY | os.O_DIRECTORY)
     write(publisher.begin(), 2)
-    assert publisher.publish().endswith("the old one removed")
+    assert publish(publisher).endswith("the old one removed")
     assert os.listdir(handle) == []
     os.close(handle)
     assert beside(live) == []
@@ -425,7 +433,7 @@ def test_odd_names(name: str, tmp_path: Path) -> None:
     write(live, 1)
     publisher = Publisher(live)
     write(publisher.begin(), 2)
-    publisher.publish()
+    publish(publisher)
     publisher.confirmed()
     publisher.close(10.0)
     assert generations(live) == {"2"}
@@ -444,7 +452,7 @@ def test_what_somebody_else_writes_meanwhile_is_kept(tmp_path: Path) -> None:
 
     publisher = Publisher(live, swap=late)
     write(publisher.begin(), 2)
-    assert publisher.publish() == "exchanged, 1 files kept"
+    assert publish(publisher) == "exchanged, 1 files kept"
     assert (live / "late.json").read_text() == "late"
 
 
@@ -454,17 +462,17 @@ def test_nothing_or_no_weights_were_saved(tmp_path: Path) -> None:
     write(live, 1)
     publisher = Publisher(live)
     with pytest.raises(OSError, match="nothing is being saved"):
-        publisher.publish()
+        publish(publisher)
     staging = Path(publisher.begin())
     (staging / "config.json").touch()
     assert not has_weights(str(staging))
     with pytest.raises(OSError, match="no weights were saved"):
-        publisher.publish()
+        publish(publisher)
     (staging / "config.json").unlink()
     staging.rmdir()
     with pytest.raises(OSError, match="the folder that was saved into is gone"):
-        publisher.publish()
-    publisher.abandon()
+        publish(publisher)
+    publisher.finish()
     publisher.close(None)
     assert (generations(live), beside(live)) == ({"1"}, [])
 
@@ -478,7 +486,7 @@ def test_an_engine_that_makes_the_folder_anew(tmp_path: Path) -> None:
     staging = Path(publisher.begin())
     staging.rmdir()
     write(staging, 2)
-    publisher.publish()
+    publish(publisher)
     assert (generations(live), live.stat().st_mode & 0o7777) == ({"2"}, 0o2750)
     publisher.confirmed()
     publisher.close(None)
@@ -494,7 +502,7 @@ def test_links_that_the_engine_saves(tmp_path: Path) -> None:
     write(staging / "blobs", 2)
     for number in range(3):
         (staging / f"model-{number}.safetensors").symlink_to(staging / "blobs" / f"model-{number}.safetensors")
-    publisher.publish()
+    publish(publisher)
     assert generations(live) == {"2"}
     publisher.confirmed()
     publisher.close(None)
@@ -511,13 +519,13 @@ def test_a_link_that_is_led_elsewhere(tmp_path: Path) -> None:
     link.unlink()
     link.symlink_to("b")
     write(publisher.begin(), 2)
-    publisher.publish()
+    publish(publisher)
     assert (generations(tmp_path / "a"), generations(tmp_path / "b")) == ({"1"}, {"2"})
     write(publisher.begin(), 3)
     link.unlink()
     link.symlink_to("a")
     with pytest.raises(OSError, match="leads to another folder than when the save began"):
-        publisher.publish()
+        publish(publisher)
     assert (generations(tmp_path / "a"), generations(tmp_path / "b")) == ({"1"}, {"2"})
 
 
@@ -530,7 +538,7 @@ def test_folders_that_vanish(tmp_path: Path) -> None:
     publisher = Publisher(live)
     write(publisher.begin(), 2)
     live.rename(tmp_path / "elsewhere")
-    assert publisher.publish() == "the first one"
+    assert publish(publisher) == "the first one"
     assert generations(live) == {"2"}
     publisher.begin()
     above.rename(tmp_path / "gone")
@@ -539,7 +547,7 @@ def test_folders_that_vanish(tmp_path: Path) -> None:
             step()
     assert "No such file or directory" in str(publisher.recover())
     publisher.confirmed()
-    publisher.abandon()
+    publisher.finish()
     publisher.close()
 
 
@@ -551,7 +559,7 @@ def test_a_reader_that_has_it_mapped(tmp_path: Path) -> None:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     publisher = Publisher(live)
     write(publisher.begin(), 2)
-    publisher.publish()
+    publish(publisher)
     publisher.confirmed()
     publisher.close(None)
     assert (set(mapped[:]), generations(live)) == (set(b"1"), {"2"})
@@ -572,7 +580,7 @@ def test_a_parent_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.Monk
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    assert publisher.publish() == "exchanged"
+    assert publish(publisher) == "exchanged"
     assert generations(live) == {"2"}
 
 
@@ -588,7 +596,7 @@ def test_a_file_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(OSError, match="Input/output error"):
-        publisher.publish()
+        publish(publisher)
     assert generations(live) == {"1"}
 
 
@@ -602,7 +610,7 @@ def test_where_no_thread_can_be_started(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(threading.Thread, "start", start)
     publisher.begin()
-    publisher.abandon()
+    publisher.finish()
     assert len(beside(live)) == 1
     publisher.begin()
     assert len(beside(live)) == 1
@@ -614,7 +622,7 @@ def test_an_unknown_file_system_is_taken_for_one_of_a_network(tmp_path: Path) ->
     write(live, 1)
     publisher = Publisher(live, fs_type=lambda path: None)
     write(publisher.begin(), 2)
-    assert publisher.publish() == "exchanged, the old one removed"
+    assert publish(publisher) == "exchanged, the old one removed"
 
 
 def test_what_is_mounted_inside_since(tmp_path: Path) -> None:
@@ -626,7 +634,7 @@ def test_what_is_mounted_inside_since(tmp_path: Path) -> None:
     with tmpfs(live / "data") as data:
         (data / "precious").touch()
         with pytest.raises(OSError, match="inside of it is a mount point"):
-            publisher.publish()
+            publish(publisher)
         with pytest.raises(OSError, match="inside of it is a mount point"):
             publisher.begin()
         assert os.listdir(data) == ["precious"]
