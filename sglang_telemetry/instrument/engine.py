@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sglang_telemetry.instrument.remedies import EngineRemedies
 
 METHOD = "update_policy"
-REQUESTING = ("rollout", "generate", "flush_cache")
+REQUESTING = ("rollout", "generate", "flush_cache", "pause_generation", "continue_generation")
 """Methods of an engine that send requests outside of a sync."""
 
 

@@ -6,6 +6,7 @@ for ``on_failure``, from the process group's key-value store.
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ from sglang_telemetry.remedies.safetensors import Attempt, as_safetensors
 from sglang_telemetry.remedies.stale import Stale
 from sglang_telemetry.remedies.timeout import AutoTimeout
 from sglang_telemetry.text import said_by
+
+_NUMBERS = itertools.count(1)
 
 
 class EngineRemedies:
@@ -75,6 +78,7 @@ class EngineRemedies:
         self._lock = functools.partial(HostLock, locks)
         self._stale = Stale(options) if options.on_failure == "continue_stale" else None
         self._serving = Serving()
+        self._number = next(_NUMBERS)  # all ranks instrument their engines in one order
         self._pickled: set[type] = set()
         self._passed = 0
 
@@ -167,7 +171,8 @@ class EngineRemedies:
         in_step, self._passed = sync.passed >= self._passed, max(sync.passed, self._passed)
         if self._stale is None:
             return False
-        key = f"sglang_telemetry/goes_on/{record.identity.run_id}/{record.sequence}"
+        of = record.identity
+        key = f"sglang_telemetry/goes_on/{of.run_id}/{of.run}/{self._number}/{record.sequence}"
         failed = record.result is Result.FAILURE and isinstance(raised, Exception)
         if not record.coordinator:
             return failed and in_step and sync.passed > 0 and collectives.agreed(key)

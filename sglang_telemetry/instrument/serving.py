@@ -36,6 +36,8 @@ class Serving:
         Args:
             sent: What the failed update named: a server that took it after all runs that.
         """
+        if not self._known:
+            return "no update that succeeded went through engine.http: what the server runs is not known"
         for server in self._now.keys() - self._known.keys():
             return f"no sync to {server} has succeeded: it has its START weights"
         for server, (client, before) in self._known.items():

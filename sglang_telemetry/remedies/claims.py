@@ -172,6 +172,13 @@ class Beside:
         return _TAIL.fullmatch(name.removeprefix(self._prefix)) if name.startswith(self._prefix) else None
 
 
+def as_staging(path: str) -> str:
+    """The same path with the role of one that is never put back; nothing else of it changes."""
+    before, mark, tail = path.rpartition(_MARK)
+    role = f"{Role.ASIDE}-"
+    return f"{before}{mark}{Role.STAGING}-{tail.removeprefix(role)}" if mark and tail.startswith(role) else path
+
+
 def is_temporary(name: str) -> bool:
     """Is that what such a folder is called, whichever it is beside?"""
     before, mark, tail = name.rpartition(_MARK)

@@ -203,20 +203,22 @@ class Course:
         if not self._options.serialize:
             yield True
             return
-        began, lock = self._sync.offset_ns(), None
+        began, got = self._sync.offset_ns(), True
+        lock: HostLock | None = None
         try:
             lock = self._means.lock(self._server)
             with self._spending():
                 got = lock.acquire(self._left())
         except OSError as error:  # no lock is to be had: the update is sent, as it would be without us
+            lock = None
             self._told(Action.SERIALIZE, Outcome.FAILED, began, said_by(error))
-            yield True
-            return
-        self._told(Action.SERIALIZE, Outcome.DONE if got else Outcome.REFUSED, began)
+        else:
+            self._told(Action.SERIALIZE, Outcome.DONE if got else Outcome.REFUSED, began)
+        # Not in the handler: what fails in here would carry the lock's error as its context.
         try:
             yield got
         finally:
-            if got:
+            if got and lock is not None:
                 lock.release()
 
     def _timed(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -245,7 +247,7 @@ class Course:
                 outcome = Outcome.DONE if last.failed is None else Outcome.FAILED
                 same = last.failed is not None and last.failed.cause is failed.cause
                 self._told(Action.RETRY, outcome, began, f"after {failed.cause}" + f", and {failed.cause} again" * same)
-        if last.failed is None and self._means.publishing is not None:
+        if last.error is None and last.failed is None and self._means.publishing is not None:
             self._means.publishing.confirmed()
         if self._generation.paused and (last.failed is not None or _unflushed(arguments)):
             self._in_time(Action.FLUSH, lambda seconds: self._generation.flush(seconds, wait=False))
@@ -260,7 +262,7 @@ class Course:
         except Exception as error:
             return _Attempt(error=error, failed=self._sync.failure(self._client.url))
         failed = self._sync.failure(self._client.url)
-        if failed is None:
+        if failed is None and self._disk:
             self._means.timeout.learn(time.monotonic() - began, self._size)
         return _Attempt(answer=answer, failed=failed)
 

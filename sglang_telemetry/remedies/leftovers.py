@@ -4,7 +4,7 @@ import errno
 import os
 from dataclasses import dataclass
 
-from sglang_telemetry.remedies.claims import Beside, Claim, Role
+from sglang_telemetry.remedies.claims import Beside, Claim, Role, as_staging
 from sglang_telemetry.remedies.place import mounts_below
 from sglang_telemetry.remedies.trees import remove
 
@@ -83,8 +83,7 @@ def forsake(claim: Claim) -> OSError | None:
     """
     try:
         # Half removed it must not be put back, should the checkpoint folder be missing then.
-        directory, name = os.path.split(claim.path)
-        garbage = os.path.join(directory, name.replace(f"-{Role.ASIDE}-", f"-{Role.STAGING}-"))
+        garbage = as_staging(claim.path)
         if garbage != claim.path:
             os.rename(claim.path, garbage)
             claim.path = garbage

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 import sglang_telemetry
 from sglang_telemetry import Remedied, Remedies, Telemetry
+from sglang_telemetry.instrument import collectives
 from sglang_telemetry.names import Action, Outcome
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
 from tests.harness.minimind import SharedFolderEngine
@@ -151,3 +153,46 @@ def test_an_engine_of_coroutines_cannot_ask() -> None:
 
     with pytest.raises(ValueError, match=r"on_failure: Async.update_policy is a coroutine function"):
         sglang_telemetry.instrument(Async(), sinks=[], remedies=GOES_ON)
+
+
+def test_not_when_no_update_was_seen(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
+    """The engine sends in its own way: what its server runs is not known."""
+
+    class Own(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            try:
+                model.save_pretrained(self.shared_ckpt_path)
+            except OSError as error:
+                raise RuntimeError("SGLang update_policy failed") from error
+            return True
+
+    def fails(*args: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    engine = Own(server.url, str(tmp_path / "checkpoint"))
+    trainer = Trainer(engine, models)
+    assert trainer.sync() is True
+    trainer.policy.save_pretrained = fails  # type: ignore[method-assign]
+    assert trainer.sync() is None
+    assert trainer.why.startswith("ends: no update that succeeded went through engine.http")
+
+
+def test_two_engines_of_one_job_decide_each_for_itself(
+    server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their syncs have the same numbers, and their runs the same id."""
+    store = dist.HashStore()
+    monkeypatch.setattr(collectives, "_store", lambda: store)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        trainer = Trainer(policy_engine(server.url, tmp_path / name), models, run="grpo", run_id="one")
+        if name == "first":
+            server.inject(Fault.OUT_OF_MEMORY)
+            assert trainer.sync() is None
+            server.inject(Fault.OUT_OF_MEMORY)
+            assert trainer.sync() is None
+        else:
+            assert trainer.sync() is True
+            server.inject(Fault.OUT_OF_MEMORY)
+            assert trainer.sync() is False
+        trainer.telemetry.uninstrument()

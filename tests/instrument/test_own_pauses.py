@@ -28,16 +28,20 @@ class Pausing(SharedFolderEngine):
         """Two updates, with whatever around them."""
         model.save_pretrained(self.shared_ckpt_path)
         if self.pauses:
-            self.rollout("pause")
+            self.pause_generation()
         for _ in range(2):
             assert self.ask("update_weights_from_disk", {"model_path": self.shared_ckpt_path}).status_code == 200
         if self.pauses:
-            self.rollout("continue")
+            self.continue_generation()
         return True
 
-    def rollout(self, what: Any) -> None:  # type: ignore[override]
-        """Pause or continue."""
-        self.ask(f"{what}_generation", {})
+    def pause_generation(self) -> None:
+        """Its own."""
+        self.ask("pause_generation", {})
+
+    def continue_generation(self) -> None:
+        """Its own."""
+        self.ask("continue_generation", {})
 
     def ask(self, route: str, body: dict[str, Any]) -> requests.Response:
         """Send something."""
@@ -79,10 +83,10 @@ def test_a_pause_of_an_earlier_call_is_kept(models: Path, tmp_path: Path) -> Non
         engine = Pausing(server.url, str(tmp_path / "checkpoint"))
         engine.http, engine.pauses = requests.Session(), False
         with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(pause="retract")):
-            engine.rollout("pause")
+            engine.pause_generation()
             assert engine.update_policy(Policy(models)) is True
             assert server.state().paused == "abort"
-            engine.rollout("continue")
+            engine.continue_generation()
             assert engine.update_policy(Policy(models)) is True
     assert said(sink.events) == ["pause skipped"] * 2 + ["pause done", "release done"] * 2
 

@@ -60,7 +60,7 @@ class Scene:
         means = Means(
             options=self.options,
             timeout=AutoTimeout(self.options),
-            lock=lambda server: HostLock(Path("/nowhere"), server),
+            lock=lambda server: HostLock(Path("/proc/nowhere"), server),
             publishing=None,
             verdict=lambda arguments: (Verdict(), 1),
             failed=lambda error: pytest.fail(repr(error)),
@@ -205,7 +205,7 @@ def test_a_pause_after_a_restart_takes_what_is_left(takes: float, again: bool) -
 
     scene.run(restarted)
     assert scene.asked[2] == (PAUSE, 10.0)
-    assert scene.asked[3:] == [(UPDATE, 7.0), (RELEASE, 7.0)] if again else [(RELEASE, 5.0)]
+    assert scene.asked[3:] == ([(UPDATE, 7.0), (RELEASE, 7.0)] if again else [(RELEASE, 5.0)])
 
 
 @pytest.mark.parametrize(
@@ -286,3 +286,16 @@ def test_a_forked_child_releases_nothing(failure: Failed | None, monkeypatch: py
     scene.run(lambda: monkeypatch.setattr(os, "getpid", lambda: -1))
     assert scene.routes == [PAUSE, UPDATE]
     assert scene.told == ["pause done"]
+
+
+def test_a_lock_that_cannot_be_had_is_no_context_of_the_engines_error() -> None:
+    """Its cause is read from there: a full disk of ours is none of the engine's."""
+    scene = Scene(Remedies(serialize=True))
+
+    def fails() -> None:
+        raise httpx.ReadTimeout("timed out")
+
+    with pytest.raises(httpx.ReadTimeout) as raised:
+        scene.run(fails)
+    assert scene.told[0].startswith("serialize failed")
+    assert raised.value.__context__ is None

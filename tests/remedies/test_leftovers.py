@@ -73,9 +73,10 @@ def test_what_was_moved_aside_comes_back(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [live]
 
 
-def test_half_removed_it_is_not_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has another name before its first file goes."""
-    live = tmp_path / "policy"
+@pytest.mark.parametrize("name", ["policy", "policy-aside-1"])
+def test_half_removed_it_is_not_put_back(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has another name before its first file goes, and one of the same folder."""
+    live = tmp_path / name
     claim = Claim.take(str(left(live, Role.ASIDE)))
     assert claim is not None
 
