@@ -148,6 +148,13 @@ ROWS: tuple[Row, ...] = (
     ),
     _ends(Cause.PATH_NOT_VISIBLE, "400 for a folder that is complete here (measured on 0.5.23: one it does not see)"),
     _ends(Cause.SERVER_BUSY, "400 after the weights were taken (measured on 0.5.23: requests still run)"),
+    _goes_on(
+        "server_busy_continues_stale",
+        Cause.SERVER_BUSY,
+        'the run goes on by the remedy `on_failure="continue_stale"`',
+        "429 of a gateway, after a good sync",
+        CONTINUED_STALE,
+    ),
     _ends(Cause.PROTOCOL, "404 for the route (measured on 0.5.23: a route that it does not know)"),
     _ends(Cause.SERVER_ERROR, "503 without a body, as a router gives it"),
     _goes_on(
@@ -156,13 +163,6 @@ ROWS: tuple[Row, ...] = (
         "the run goes on, and the server stays paused",
         "400 while paused (measured on 0.5.23: a failed update does not end the pause)",
         NOT_READY,
-    ),
-    _goes_on(
-        "server_error_continues_stale",
-        Cause.SERVER_ERROR,
-        'the run goes on by the remedy `on_failure="continue_stale"`',
-        "503 without a body, after a good sync",
-        CONTINUED_STALE,
     ),
     Row(
         run="not_applied",

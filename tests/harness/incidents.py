@@ -122,7 +122,7 @@ def _continues_stale(scene: Scene, run: str) -> None:
     trainer.sync()
     scene.prometheus.wait_for(f'weight_sync_stale_syncs{{run="{run}"}} == 0', 60)
     scene.prometheus.wait_for(f'weight_sync_attempts_total{{run="{run}",result="success"}} == 1', 60)
-    server.inject(Fault.SERVICE_UNAVAILABLE)
+    server.inject(Fault.RATE_LIMITED)
     trainer.sync()
 
 
@@ -169,10 +169,10 @@ _STEPS: dict[str, Callable[[Scene, str], None]] = {
     "checkpoint_invalid_goes_on": _dies("goes_on", "cut"),
     "path_not_visible": _fault(Fault.PATH_NOT_VISIBLE),
     "server_busy": _fault(Fault.BUSY_WEIGHTS_APPLIED),
+    "server_busy_continues_stale": _continues_stale,
     "protocol": _fault(Fault.NOT_FOUND),
     "server_error": _fault(Fault.SERVICE_UNAVAILABLE),
     "server_error_stays_paused": _fault_and_goes_on(Fault.STAYS_PAUSED),
-    "server_error_continues_stale": _continues_stale,
     "not_applied": _fault_and_goes_on(Fault.NOT_APPLIED),
     "trainer_lost": _killed(),
     "trainer_lost_while_paused": _killed("pause=abort"),
