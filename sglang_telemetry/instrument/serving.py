@@ -17,6 +17,7 @@ class Serving:
     def __init__(self) -> None:
         self._now: dict[str, Client] = {}
         self._known: dict[str, tuple[Client, Model | None]] = {}
+        self._given_up: list[Model] = []
 
     def begin(self) -> None:
         """A sync begins: it may go to other servers."""
@@ -29,13 +30,15 @@ class Serving:
     def took(self) -> None:
         """The sync succeeded."""
         self._known = {server: (client, _model_of(client)) for server, client in self._now.items()}
+        self._given_up = []
 
     def changed(self, sent: Model) -> str | None:
         """The sync failed: in words why a server may not run weights of this run; None when all of them do.
 
         Args:
-            sent: What the failed update named: a server that took it after all runs that.
+            sent: What the failed update named: a server that took it after all, perhaps later, runs that.
         """
+        self._given_up.append(sent)
         if not self._known:
             return "no update that succeeded went through engine.http: what the server runs is not known"
         for server in self._now.keys() - self._known.keys():
@@ -44,7 +47,7 @@ class Serving:
             now = _model_of(client)
             if before is None or now is None:
                 return f"{server} does not say in /model_info what it runs: that may be its START weights"
-            if now != before and not all(one in pair for one, *pair in zip(now, before, sent, strict=True)):
+            if not all(one in of_ours for one, *of_ours in zip(now, before, *self._given_up, strict=True)):
                 path, version = (clean(str(one), limit=256) for one in now)
                 return f"{server} runs {path} (weight_version {version}), and not what the last good sync left there"
         return None

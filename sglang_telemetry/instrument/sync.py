@@ -26,8 +26,8 @@ from sglang_telemetry.instrument.context import TraceContext, active
 from sglang_telemetry.instrument.http import is_update, path_in, server_in, transport_of
 from sglang_telemetry.instrument.inspection import Inspection
 from sglang_telemetry.instrument.rollouts import Rollouts
-from sglang_telemetry.instrument.troubles import Refusal, Troubles
-from sglang_telemetry.instrument.updates import Updates
+from sglang_telemetry.instrument.troubles import Troubles
+from sglang_telemetry.instrument.updates import Refusal, Updates
 from sglang_telemetry.instrument.weight_version import tagged, version_in
 from sglang_telemetry.names import Action, Applied, Outcome, Phase, Result, Transport
 from sglang_telemetry.remedies.retry import Failed
@@ -209,9 +209,10 @@ class Sync:
             )
         )
 
-    def refused(self, cause: FailureCause, text: str) -> None:
-        """A remedy does not let the update be sent."""
-        self._troubles.refused = Refusal(cause=cause, phase=self.phase, text=clean(text))
+    def refused(self, url: str, cause: FailureCause, text: str) -> None:
+        """A remedy does not let the update to that URL be sent."""
+        refusal = Refusal(server=server_in(url), cause=cause, phase=self.phase, text=clean(text))
+        self._updates.refuse(url, refusal)
 
     def failure(self, url: str) -> Failed | None:
         """How the last update to that URL failed, as far as it is known now; None when the server took it."""
@@ -318,8 +319,9 @@ class Sync:
         """Close the sync and tell the sinks."""
         phase = self.phase
         decisive, recorded = self._updates.decisive()
-        if recorded is not None:
-            self._target = replace(self._target, server=server_in(recorded.exchange.url) or self._target.server)
+        refusal = self._updates.refusal
+        of = refusal.server if refusal is not None else server_in(recorded.exchange.url) if recorded else None
+        self._target = replace(self._target, server=of or self._target.server)
         reached_before = self.recorder.reached
         result = self._troubles.result(returned, raised)
         self.over = True
@@ -330,8 +332,7 @@ class Sync:
             for index, applied in self._updates.taken():
                 self._exchanges[index] = replace(self._exchanges[index], weights_applied=applied)
         there = self._look(deep=result is Result.FAILURE)
-        refused = self._troubles.refused
-        if refused is not None and refused.cause is FailureCause.CHECKPOINT_INVALID:
+        if refusal is not None and refusal.cause is FailureCause.CHECKPOINT_INVALID:
             there = None  # what was refused may not be what lies in the folder now
         record = SyncRecord(
             identity=self._identity,
@@ -387,8 +388,8 @@ class Sync:
         return TraceContext(trace_id=self._trace_id, span_id=span_id)
 
     def _applied(self, result: Result) -> Applied:
-        if self._troubles.refused is not None:
-            return Applied.NO
+        if self._updates.refusal is not None:
+            return self._updates.refused
         if self._recorded is not None and not self._recorded.failed:
             return Applied.YES
         if self._under_way:  # a thread of the engine's still sends

@@ -1,25 +1,16 @@
 """What went wrong in one sync on one rank: kept while it runs, and explained in its record when it has failed."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sglang_telemetry.causes import FailureCause
 from sglang_telemetry.classify import Evidence, classify, walk
 from sglang_telemetry.events import Exchange, SyncRecord
 from sglang_telemetry.instrument.updates import Updates, proxied
-from sglang_telemetry.names import Applied, Phase, Result
+from sglang_telemetry.names import Phase, Result
 from sglang_telemetry.text import clean
 
 _CANCELLED = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why a remedy did not let an update be sent, and the phase in which that was."""
-
-    cause: FailureCause
-    phase: Phase
-    text: str
 
 
 class Troubles:
@@ -36,7 +27,6 @@ class Troubles:
         """What the engine printed."""
         self.reported: str | None = None
         """What the caller says of it."""
-        self.refused: Refusal | None = None
 
     def saw(self, error: BaseException, phase: Phase) -> None:
         """An exception passed a seam; one that passes several is kept once."""
@@ -52,8 +42,9 @@ class Troubles:
         """
         if handled is not None and str(handled) and str(handled) in text:
             return True
-        if self.refused is not None:
-            return self.refused.text[:40] in text
+        refusal = self._updates.refusal
+        if refusal is not None:
+            return refusal.text[:40] in text
         exchange = self._failed_exchange
         if exchange is None:
             return False
@@ -70,7 +61,7 @@ class Troubles:
         if isinstance(raised, _CANCELLED):
             return Result.CANCELLED
         failed = raised is not None or returned is False or self._failed_exchange is not None
-        if failed or self.refused is not None or self.reported is not None:
+        if failed or self._updates.refusal is not None or self.reported is not None:
             return Result.FAILURE
         return Result.SUCCESS
 
@@ -105,15 +96,15 @@ class Troubles:
     def _explained(
         self, record: SyncRecord, raised: BaseException | None, phase: Phase, last_payload_bytes: int | None
     ) -> SyncRecord:
-        refused = self.refused
-        if refused is not None:
+        refusal = self._updates.refusal
+        if refusal is not None:
             return replace(
                 record,
-                cause=refused.cause,
-                failed_phase=refused.phase,
-                weights_applied=Applied.NO,
-                error_type=refused.cause.value,
-                error_text=refused.text,
+                cause=refusal.cause,
+                failed_phase=refusal.phase,
+                weights_applied=self._updates.refused,
+                error_type=refusal.cause.value,
+                error_text=refusal.text,
             )
         recorded = self._updates.decisive()[1]
         cause, applied = classify(

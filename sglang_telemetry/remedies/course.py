@@ -42,8 +42,8 @@ class SyncInHand(Protocol):
     ) -> None:
         """Tell what a remedy did, about which server; never raises."""
 
-    def refused(self, cause: Cause, text: str) -> None:
-        """The update is not sent, for this reason."""
+    def refused(self, url: str, cause: Cause, text: str) -> None:
+        """The update to that URL is not sent, for this reason."""
 
     def waits(self) -> None:
         """What comes now is neither saving nor sending."""
@@ -81,6 +81,7 @@ class Means:
         verdict: Looks at the checkpoint that is named by the arguments, and its size in bytes.
         failed: Told of every error of ours; never raises.
         collective_seconds: The time-out of the collectives in which the other ranks wait; None without.
+        sleep: Waits that many seconds.
     """
 
     options: Remedies
@@ -90,6 +91,7 @@ class Means:
     verdict: Callable[[Mapping[str, Any]], tuple[Verdict, int | None]]
     failed: Callable[[BaseException], None]
     collective_seconds: float | None = None
+    sleep: Callable[[float], object] = time.sleep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,7 @@ class Course:
     def run(self, arguments: dict[str, Any]) -> Any:
         """Send, and what is wanted around it; the answer for the engine, or the exception of its client."""
         if self._disk:
-            fault = self._step(self._fault, arguments)
+            fault = self._step(self._looks_for, self._fault, arguments)
             if fault is not None:
                 if self._means.publishing is not None:
                     self._means.publishing.unwanted()
@@ -143,28 +145,39 @@ class Course:
             if self._means.publishing is not None:
                 try:
                     arguments = self._published(self._means.publishing, arguments)
-                except OSError as error:
+                except Exception as error:
+                    if not isinstance(error, OSError):
+                        self._means.failed(error)
+                    full = isinstance(error, OSError) and error.errno in _FULL
                     text = f"not sent, since it could not be published: {said_by(error)}"
-                    return self._refuse(Cause.DISK_FULL if error.errno in _FULL else Cause.CHECKPOINT_WRITE, text)
+                    return self._refuse(Cause.DISK_FULL if full else Cause.CHECKPOINT_WRITE, text)
         self._sync.waits()
         with self._turn() as mine:
             if not mine:
                 text = f"another update to {self._server} goes on, and did not end in time: not sent"
                 return self._refuse(Cause.SERVER_BUSY, text)
-            arguments = self._step(self._timed, arguments) or arguments
+            arguments = self._step(Action.TIMEOUT, self._timed, arguments) or arguments
             try:
                 self._pause()
                 return self._sent(arguments)
             finally:
                 self._generation.release(min(CONTROL_SECONDS, max(RELEASE_SECONDS, self._left())))
 
-    def _step(self, step: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
-        """Something of ours before the request; where it breaks, the update is sent without it."""
+    def _step(self, action: Action, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Something of ours beside the request; where it breaks, that is told, and it is left out."""
+        began = self._sync.offset_ns()
         try:
-            return step(arguments)
+            return step(*arguments)
         except Exception as error:
             self._means.failed(error)
+            self._told(action, Outcome.FAILED, began, f"left out: {said_by(error)}")
             return None
+
+    @property
+    def _looks_for(self) -> Action:
+        """The remedy that a look at the checkpoint is for, of several the first."""
+        options = self._options
+        return Action.VALIDATE if options.validate else Action.RETRY if options.retry else Action.TIMEOUT
 
     def _fault(self, arguments: dict[str, Any]) -> str | None:
         """What is wrong with the checkpoint; None also when it is not looked at."""
@@ -184,7 +197,7 @@ class Course:
         began = self._sync.offset_ns()
         try:
             arguments, words = publishing.publish(arguments)
-        except OSError as error:
+        except Exception as error:
             self._told(Action.PUBLISH, Outcome.REFUSED, began, said_by(error))
             raise
         outcome = Outcome.SKIPPED if words is None else Outcome.DONE
@@ -194,7 +207,7 @@ class Course:
         return arguments
 
     def _refuse(self, cause: Cause, text: str) -> Any:
-        self._sync.refused(cause, text)
+        self._sync.refused(self._client.url, cause, text)
         return refusal(self._client.kind, self._client.url, f"sglang-telemetry: {text}", self._client.arguments)
 
     @contextmanager
@@ -239,7 +252,7 @@ class Course:
         last = self._attempt(arguments)
         failed = last.failed
         if failed is not None and self._options.retry and self._disk:
-            again = self._again(failed, arguments)
+            again = self._step(Action.RETRY, self._again, failed, arguments)
             if again is not None:
                 began = self._sync.offset_ns()
                 with self._spending():
@@ -256,14 +269,14 @@ class Course:
         return last.answer
 
     def _attempt(self, arguments: dict[str, Any]) -> "_Attempt":
-        began = time.monotonic()
+        began = self._sync.offset_ns()
         try:
             answer = self._send_once(arguments)
         except Exception as error:
             return _Attempt(error=error, failed=self._sync.failure(self._client.url))
         failed = self._sync.failure(self._client.url)
         if failed is None and self._disk:
-            self._means.timeout.learn(time.monotonic() - began, self._size)
+            self._means.timeout.learn((self._sync.offset_ns() - began) / 1e9, self._size)
         return _Attempt(answer=answer, failed=failed)
 
     def _again(self, failed: retry.Failed, arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -296,11 +309,17 @@ class Course:
         began = self._sync.offset_ns()
         if first is retry.First.SETTLE:
             seconds = min(retry.SETTLE_SECONDS, self._left() / 2)
-            time.sleep(seconds)
+            self._means.sleep(seconds)
             self._told(Action.WAIT, Outcome.DONE, began, f"until the server's host sees the files ({cause})")
             return True
         gone = first is retry.First.RESTARTED
-        ready = retry.wait_until_ready(self._client, self._left() - _WORTH_SECONDS, gone_first=gone)
+        until = began / 1e9 + self._left() - _WORTH_SECONDS
+        ready = retry.wait_until_ready(
+            self._client,
+            lambda: until - self._sync.offset_ns() / 1e9,
+            gone_first=gone,
+            sleep=self._means.sleep,
+        )
         outcome = Outcome.DONE if ready else Outcome.FAILED
         self._told(Action.WAIT, outcome, began, f"until the server is {'back' if gone else 'ready'} ({cause})")
         return ready

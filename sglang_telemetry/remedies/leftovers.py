@@ -25,7 +25,7 @@ class Tidied:
 
     def __str__(self) -> str:
         """In words."""
-        return ", ".join((*self.done, *(f"not removed: {error}" for error in self.failed)))
+        return ", ".join((*self.done, *(f"not done: {error}" for error in self.failed)))
 
 
 def tidy(folder: str, *, network: bool, certain: bool, but: str | None = None) -> Tidied:

@@ -4,7 +4,6 @@ Never when the weights were taken, and never when another update may still be at
 (measured on 0.5.23).
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -72,24 +71,24 @@ def first(failed: Failed, *, whole: bool) -> First | None:
 
 
 def wait_until_ready(
-    client: Client, seconds: float, *, gone_first: bool, pause: Callable[[float], object] = time.sleep
+    client: Client, left: Callable[[], float], *, gone_first: bool, sleep: Callable[[float], object]
 ) -> bool:
     """Ask ``/ready`` until it says 200, or a server that has no such route answers at all.
 
     Args:
         client: Asks.
-        seconds: Longest wait.
+        left: Seconds for which it may still wait.
         gone_first: It has to be seen away before: one that answers at once has not died, and may still be loading.
-        pause: Waits between two questions.
+        sleep: Waits that many seconds between two questions.
     """
     if not client.can_ask:
         return False
-    until, gone = time.monotonic() + seconds, not gone_first
-    while (left := until - time.monotonic()) > 0:
+    gone = not gone_first
+    while (seconds := left()) > 0:
         status = client.status("/ready")
         if status is None:
             gone = True
         elif status in {200, 404, 405} and gone:
             return True
-        pause(min(POLL_SECONDS, left))
+        sleep(min(POLL_SECONDS, seconds))
     return False

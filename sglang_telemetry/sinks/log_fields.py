@@ -102,9 +102,9 @@ def resolved_fields(event: SyncResolved) -> dict[str, Any]:
 
 
 def remedied_as(event: Remedied) -> tuple[str, LogEvent]:
-    """How loud the line of a remedy is, and its name: a retry is always seen, and stale weights are an error."""
+    """How loud the line of a remedy is, and its name: a second attempt is seen, stale weights are an error."""
     action, outcome = event.remedy.action, event.remedy.outcome
-    if action is Action.RETRY:
+    if action is Action.RETRY and outcome is not Outcome.SKIPPED:
         return "warning", LogEvent.RETRIED
     if action is Action.CONTINUE_STALE and outcome is Outcome.DONE:
         return "error", LogEvent.CONTINUED_STALE

@@ -1,7 +1,6 @@
 """A sync to several servers, as one record for each of them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,30 +9,14 @@ from sglang_telemetry.events import SyncRecord
 from sglang_telemetry.exporter.per_server import of_each_server
 from sglang_telemetry.names import Applied, Result
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
-from tests.harness.minimind import SavableModel, SharedFolderEngine
-
-
-class Several(SharedFolderEngine):
-    """Sends to all of its servers, and fails when one of them refuses."""
-
-    urls: tuple[str, ...]
-
-    def update_policy(self, model: Any) -> bool:
-        """One after the other."""
-        model.save_pretrained(self.shared_ckpt_path)
-        body = {"model_path": self.shared_ckpt_path}
-        answers = [self.http.post(f"{url}/update_weights_from_disk", json=body, timeout=10) for url in self.urls]
-        if any(answer.status_code != 200 for answer in answers):
-            raise RuntimeError("SGLang update_policy failed")
-        return True
+from tests.harness.minimind import ManyServersEngine, SavableModel
 
 
 def records(folder: Path, *faults: Fault | None) -> list[tuple[int, Result, Applied]]:
     """What each server's record says, after a sync that meets a fault at each."""
     servers = [FakeSGLang(faults=[fault] if fault is not None else []) for fault in faults]
     sink = RecordingSink()
-    engine = Several(servers[0].url, str(folder / "c"), timeout=10)
-    engine.urls = tuple(server.url for server in servers)
+    engine = ManyServersEngine([server.url for server in servers], str(folder / "c"), timeout=10)
     with sglang_telemetry.instrument(engine, sinks=[sink]):
         try:
             engine.update_policy(SavableModel(width=8))

@@ -106,3 +106,26 @@ class SharedFolderEngine:
     def flush_cache(self) -> bool:
         """Ask the server to flush its cache."""
         return bool(self.http.post(f"{self.base_url}/flush_cache", timeout=30).status_code == 200)
+
+
+class ManyServersEngine(SharedFolderEngine):
+    """Saves once, and sends the path to each of several servers, to the end.
+
+    Args:
+        urls: The servers.
+        shared_ckpt_path: Folder that trainer and servers see.
+        timeout: Seconds, per socket operation.
+    """
+
+    def __init__(self, urls: list[str], shared_ckpt_path: str, timeout: float = 5) -> None:
+        super().__init__(urls[0], shared_ckpt_path, timeout)
+        self.urls = urls
+
+    def update_policy(self, model: Any) -> bool:
+        """Push the model's weights into the servers; raises when one did not take them."""
+        model.save_pretrained(self.shared_ckpt_path)
+        body = {"model_path": self.shared_ckpt_path}
+        posts = [f"{url}/update_weights_from_disk" for url in self.urls]
+        if {self.http.post(url, json=body, timeout=self.timeout).status_code for url in posts} != {200}:
+            raise RuntimeError("SGLang update_policy failed")
+        return True

@@ -74,24 +74,6 @@ def test_a_store_that_is_gone_lets_nobody_go_on(monkeypatch: pytest.MonkeyPatch)
     assert collectives.agreed("key") is False
 
 
-def test_what_remedies_add_ends_before_the_ranks_give_up(models: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """Half of the time in which the others wait, and not the deadline: then the run fails as it would without us."""
-    monkeypatch.setattr(collectives, "time_out_seconds", lambda: 4.0)
-    with FakeSGLang() as server:
-        pass
-    engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
-    remedies = Remedies(retry=True, deadline_seconds=600)
-    with (
-        sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies),
-        pytest.raises(RuntimeError),
-    ):
-        engine.update_policy(Policy(models))
-    record = sink.records[0]
-    assert [f"{one.action} {one.outcome}" for one in record.remedies] == ["wait failed"]
-    assert record.cause is FailureCause.UNREACHABLE
-    assert record.duration_ns < 4e9
-
-
 def test_a_chosen_time_out_ends_before_the_ranks_give_up(models: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """It may be shorter than the floor then, and says why."""
     sink = RecordingSink()

@@ -12,8 +12,9 @@ from sglang_telemetry import Remedied, Remedies, Telemetry
 from sglang_telemetry.instrument import collectives
 from sglang_telemetry.names import Action, Outcome
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
-from tests.harness.minimind import SharedFolderEngine
+from tests.harness.minimind import ManyServersEngine, SharedFolderEngine
 from tests.harness.policy import Policy, policy_engine
+from tests.harness.processes import wait_until
 
 GOES_ON = Remedies(on_failure="continue_stale", stale_syncs=5)
 
@@ -106,36 +107,26 @@ def test_over_one_that_took_the_update_after_the_time_out(server: FakeSGLang, mo
     assert trainer.sync() is True
     server.inject(Fault.SLOW, seconds=1.5)
     assert trainer.sync() is False
+    wait_until(lambda: server.state().updates_applied == 2, "it has taken the update that was given up")
+    server.inject(Fault.OUT_OF_MEMORY)
+    assert trainer.sync() is False
+    assert trainer.why.startswith("goes on: training goes on with stale weights: 2 of 5 syncs")
 
 
 def test_each_of_several_servers(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
     """One that was not there before, or that another trainer uses, ends the run."""
-
-    class Many(SharedFolderEngine):
-        servers: list[str]
-
-        def update_policy(self, model: Any) -> bool:
-            model.save_pretrained(self.shared_ckpt_path)
-            body, answers = {"model_path": self.shared_ckpt_path}, []
-            for url in self.servers:
-                answers.append(self.http.post(f"{url}/update_weights_from_disk", json=body, timeout=5).status_code)
-            if set(answers) != {200}:
-                raise RuntimeError("SGLang update_policy failed")
-            return True
-
     with FakeSGLang(models / "base") as second, FakeSGLang(models / "base") as third:
-        engine = Many(server.url, str(tmp_path / "checkpoint"))
-        engine.servers = [server.url, second.url]
+        engine = ManyServersEngine([server.url, second.url], str(tmp_path / "checkpoint"))
         trainer = Trainer(engine, models)
         assert trainer.sync() is True
         second.inject(Fault.OUT_OF_MEMORY)
         assert trainer.sync() is False
-        engine.servers.append(third.url)
+        engine.urls.append(third.url)
         third.inject(Fault.OUT_OF_MEMORY)
         assert trainer.sync() is None
         assert trainer.why == f"ends: no sync to {third.host_port} has succeeded: it has its START weights"
         restart(server)
-        engine.servers.pop()
+        engine.urls.pop()
         second.inject(Fault.OUT_OF_MEMORY)
         assert trainer.sync() is False  # the first one has taken this very sync
         restart(server)

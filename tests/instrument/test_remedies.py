@@ -16,10 +16,11 @@ import requests
 
 import sglang_telemetry
 from sglang_telemetry import Applied, FailureCause, Phase, Remedied, Remedies, Result
+from sglang_telemetry.exporter.per_server import of_each_server
 from sglang_telemetry.remedies.host_lock import HostLock
 from sglang_telemetry.testing import FakeSGLang, Fault, RecordingSink
 from tests.harness.answers import Answers
-from tests.harness.minimind import SavableModel, SharedFolderEngine
+from tests.harness.minimind import ManyServersEngine, SavableModel, SharedFolderEngine
 from tests.harness.policy import Policy, policy_engine
 from tests.harness.processes import wait_until
 from tests.harness.remedy_matrix import said
@@ -172,11 +173,12 @@ def test_a_pause_is_undone_whatever_happens(
 ) -> None:
     """Ctrl-C, a time-out, an error of ours: generation goes on."""
     engine, sink = policy_engine(server.url, tmp_path), RecordingSink()
+    during = []
 
     class Failing(requests.Session):
         def post(self, url: Any, *args: Any, **named: Any) -> requests.Response:  # type: ignore[override]
             if "update_weights" in str(url):
-                assert server.state().paused == "abort"
+                during.append(server.state().paused)
                 raise error
             return super().post(url, *args, **named)
 
@@ -187,7 +189,7 @@ def test_a_pause_is_undone_whatever_happens(
         pytest.raises(wanted),
     ):
         engine.update_policy(Policy(models))
-    assert server.state().paused is None
+    assert (during, server.state().paused) == (["abort"], None)
     assert said(sink.events)[-1] == "release done"
 
 
@@ -328,6 +330,73 @@ def test_no_two_updates_at_once(server: FakeSGLang, models: Path, tmp_path: Path
     assert said(sink.events) == ["serialize refused", "serialize done"]
     assert (sink.records[0].cause, sink.records[0].weights_applied) == (FailureCause.SERVER_BUSY, Applied.NO)
     assert len(server.updates) == 1
+
+
+def test_one_of_several_servers_is_refused(
+    server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is of the one that was not sent the update; the others have taken it, and theirs says so."""
+    monkeypatch.setenv("SGLANG_TELEMETRY_DIR", str(tmp_path / "journals"))
+    sink, remedies = RecordingSink(), Remedies(serialize=True, deadline_seconds=0.2)
+    with FakeSGLang(models / "base") as second:
+        other = HostLock(tmp_path / "journals" / "locks", second.host_port)
+        assert other.acquire(0.0)
+        engine = ManyServersEngine([second.url, server.url], str(tmp_path / "checkpoint"))
+        with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies), pytest.raises(RuntimeError):
+            engine.update_policy(Policy(models))
+        record = sink.records[0]
+        assert (record.result, record.cause) == (Result.FAILURE, FailureCause.SERVER_BUSY)
+        assert (record.target.server, record.weights_applied) == (second.host_port, Applied.NO)
+        assert (record.decisive, record.error_type) == (None, "server_busy")
+        assert [one.weights_applied for one in record.exchanges] == [Applied.YES]
+        of_each = [(one.target.server, one.weights_applied, one.result) for _, one in of_each_server(record)]
+        assert of_each == [
+            (second.host_port, Applied.NO, Result.FAILURE),
+            (server.host_port, Applied.YES, Result.SUCCESS),
+        ]
+
+
+def test_the_first_of_several_troubles_is_the_records(
+    server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that had failed before another one was refused is what went wrong."""
+    monkeypatch.setenv("SGLANG_TELEMETRY_DIR", str(tmp_path / "journals"))
+    sink, remedies = RecordingSink(), Remedies(serialize=True, deadline_seconds=0.2)
+    with FakeSGLang(models / "base") as second:
+        assert HostLock(tmp_path / "journals" / "locks", second.host_port).acquire(0.0)
+        server.inject(Fault.OUT_OF_MEMORY)
+        engine = ManyServersEngine([server.url, second.url], str(tmp_path / "checkpoint"))
+        with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies), pytest.raises(RuntimeError):
+            engine.update_policy(Policy(models))
+    record = sink.records[0]
+    assert (record.target.server, record.cause) == (server.host_port, FailureCause.OUT_OF_MEMORY)
+    assert record.decisive == 0
+
+
+def test_an_engine_that_sends_again_after_a_refusal(
+    server: FakeSGLang, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server took in the end is what the sync came to."""
+    monkeypatch.setenv("SGLANG_TELEMETRY_DIR", str(tmp_path / "journals"))
+    other = HostLock(tmp_path / "journals" / "locks", server.host_port)
+    assert other.acquire(0.0)
+
+    class Persistent(SharedFolderEngine):
+        def update_policy(self, model: Any) -> bool:
+            model.save_pretrained(self.shared_ckpt_path)
+            url, body = f"{self.base_url}/update_weights_from_disk", {"model_path": self.shared_ckpt_path}
+            while self.http.post(url, json=body, timeout=5).status_code != 200:
+                other.release()
+            return True
+
+    engine, sink = Persistent(server.url, str(tmp_path / "checkpoint")), RecordingSink()
+    remedies = Remedies(serialize=True, deadline_seconds=0.2)
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=remedies):
+        assert engine.update_policy(Policy(models)) is True
+    assert said(sink.events) == ["serialize refused", "serialize done"]
+    record = sink.records[0]
+    assert (record.result, record.weights_applied, record.cause) == (Result.SUCCESS, Applied.YES, None)
+    assert (record.target.server, record.decisive) == (server.host_port, 0)
 
 
 def test_the_chosen_time_out_is_the_requests(server: FakeSGLang, models: Path, tmp_path: Path) -> None:
@@ -664,12 +733,9 @@ def test_what_was_not_saved_in_the_folder_is_not_published(
             url = f"{self.base_url}/update_weights_from_disk"
             return bool(self.http.post(url, json={"model_path": folder}, timeout=5).status_code == 200)
 
-    sink = RecordingSink()
-    with sglang_telemetry.instrument(
-        Sends(server.url, str(live)), sinks=[sink], remedies=Remedies(publish_atomically=True)
-    ) as telemetry:
-        assert telemetry._instrument is not None
-        assert telemetry._instrument._engine.update_policy(None) is True
+    engine, sink = Sends(server.url, str(live)), RecordingSink()
+    with sglang_telemetry.instrument(engine, sinks=[sink], remedies=Remedies(publish_atomically=True)):
+        assert engine.update_policy(None) is True
     assert said(sink.events) == ["publish skipped"]
     assert server.updates[0].json() == {"model_path": str(live if named == "its own" else other)}
     assert files(live) == files(models / "v2")

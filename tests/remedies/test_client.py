@@ -202,7 +202,7 @@ def test_a_client_that_cannot_ask() -> None:
     client = Client(URL, {}, post=_raise, get=None, kind=requests)
     assert not client.can_ask
     assert client.status("/ready") is None
-    assert not wait_until_ready(client, 3600, gone_first=True, pause=pytest.fail)
+    assert not wait_until_ready(client, lambda: 3600.0, gone_first=True, sleep=pytest.fail)
 
 
 def test_a_client_that_raises_has_no_answer() -> None:

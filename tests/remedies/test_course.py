@@ -1,5 +1,6 @@
 """What is sent around an update, for how long it may take, and that a pause ends with it; by a clock of the test."""
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from sglang_telemetry import Applied, FailureCause, Remedies
 from sglang_telemetry.checkpoint.validate import Verdict
 from sglang_telemetry.names import Action, Outcome
 from sglang_telemetry.remedies.client import Client
-from sglang_telemetry.remedies.course import Course, Means
+from sglang_telemetry.remedies.course import Course, Means, Publishing
 from sglang_telemetry.remedies.host_lock import HostLock
 from sglang_telemetry.remedies.retry import Failed
 from sglang_telemetry.remedies.timeout import AutoTimeout
@@ -23,6 +24,7 @@ PAUSE, UPDATE, FLUSH, RELEASE = "pause_generation", "update_weights_from_disk", 
 HANGS = dict.fromkeys((PAUSE, FLUSH, RELEASE, "ready"), 1e6)
 BUSY = Failed(cause=FailureCause.SERVER_BUSY, applied=Applied.NO, status=429)
 REFUSED = Failed(cause=FailureCause.OUT_OF_MEMORY, applied=Applied.NO, status=400)
+NOT_VISIBLE = Failed(cause=FailureCause.PATH_NOT_VISIBLE, applied=Applied.NO, status=400)
 UNREACHABLE = Failed(cause=FailureCause.UNREACHABLE, applied=Applied.NO, status=None)
 
 
@@ -36,6 +38,8 @@ class Scene:
         answers: What each route answers, one after the other: a status, or an exception; 200 after the last.
         failures: How each update that is sent failed.
         ranks: The time-out of the collectives in which other ranks wait.
+        verdict: What a look at the checkpoint finds, or raises.
+        publishing: The engine's folder.
     """
 
     options: Remedies
@@ -43,12 +47,17 @@ class Scene:
     answers: Mapping[str, list[int | BaseException]] = field(default_factory=dict)
     failures: list[Failed | None] = field(default_factory=list)
     ranks: float | None = None
+    verdict: Verdict | Exception = field(default_factory=Verdict)
+    publishing: Publishing | None = None
     now: float = 0.0
     gone: bool = False
     """Nobody answers a question."""
     asked: list[tuple[str, float | None]] = field(default_factory=list)
     """Routes and the time-outs of the requests."""
     told: list[str] = field(default_factory=list)
+    broken: list[BaseException] = field(default_factory=list)
+    """Errors of ours."""
+    not_sent: list[tuple[FailureCause, str]] = field(default_factory=list)
 
     def run(self, during: Callable[[], Any] = lambda: None, **named: Any) -> Any:
         """The update.
@@ -61,10 +70,11 @@ class Scene:
             options=self.options,
             timeout=AutoTimeout(self.options),
             lock=lambda server: HostLock(Path("/proc/nowhere"), server),
-            publishing=None,
-            verdict=lambda arguments: (Verdict(), 1),
-            failed=lambda error: pytest.fail(repr(error)),
+            publishing=self.publishing,
+            verdict=self.look,
+            failed=self.broken.append,
             collective_seconds=self.ranks,
+            sleep=self.sleep,
         )
 
         def send(arguments: dict[str, Any]) -> httpx.Response:
@@ -98,6 +108,16 @@ class Scene:
             raise httpx.ConnectError("nobody answers")
         return httpx.Response(200)
 
+    def look(self, arguments: Mapping[str, Any]) -> tuple[Verdict, int | None]:
+        """At the checkpoint."""
+        if isinstance(self.verdict, Exception):
+            raise self.verdict
+        return self.verdict, 1
+
+    def sleep(self, seconds: float) -> None:
+        """By the clock of the test."""
+        self.now += seconds
+
     def offset_ns(self) -> int:
         """By the clock of the test."""
         return round(self.now * 1e9)
@@ -106,11 +126,12 @@ class Scene:
         self, action: Action, outcome: Outcome, began_ns: int, detail: str = "", *, server: str | None = None
     ) -> None:
         """Keep it, with the reason for what was left out."""
-        self.told.append(f"{action} {outcome}" + f": {detail}" * (outcome is Outcome.SKIPPED))
+        reason = outcome is Outcome.SKIPPED or detail.startswith("left out")
+        self.told.append(f"{action} {outcome}" + f": {detail}" * reason)
 
-    def refused(self, cause: FailureCause, text: str) -> None:
-        """No update of these is."""
-        pytest.fail(text)
+    def refused(self, url: str, cause: FailureCause, text: str) -> None:
+        """Keep it."""
+        self.not_sent.append((cause, text))
 
     def waits(self) -> None:
         """Nothing."""
@@ -286,6 +307,79 @@ def test_a_forked_child_releases_nothing(failure: Failed | None, monkeypatch: py
     scene.run(lambda: monkeypatch.setattr(os, "getpid", lambda: -1))
     assert scene.routes == [PAUSE, UPDATE]
     assert scene.told == ["pause done"]
+
+
+def test_a_wait_ends_before_the_ranks_give_up() -> None:
+    """Half of the time in which they wait, and not the deadline: then the run fails as it would without us."""
+    scene = Scene(Remedies(retry=True, deadline_seconds=600), failures=[UNREACHABLE], ranks=40.0, gone=True)
+    scene.run()
+    assert scene.told == ["wait failed"]
+    assert (scene.routes, round(scene.now)) == ([UPDATE], 19)
+
+
+def test_a_wait_for_the_servers_host_is_half_of_what_is_left() -> None:
+    """And never longer than a network file system keeps an old state."""
+    waited = []
+    for deadline in (20.0, 600.0):
+        scene = Scene(Remedies(retry=True, deadline_seconds=deadline), failures=[NOT_VISIBLE])
+        scene.run()
+        assert scene.told == ["wait done", "retry done"]
+        waited.append(scene.now)
+    assert waited == [10.0, 35.0]
+
+
+BROKEN = ValueError("embedded null byte")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (Remedies(validate=True, retry=True), "validate failed"),
+        (Remedies(retry=True, timeout="auto"), "retry failed"),
+        (Remedies(timeout="auto"), "timeout failed"),
+    ],
+)
+def test_a_look_of_ours_that_breaks_is_told(options: Remedies, told: str) -> None:
+    """The update is sent without it."""
+    scene = Scene(options, verdict=BROKEN)
+    assert scene.run().status_code == 200
+    assert scene.told[0] == f"{told}: left out: ValueError: embedded null byte"
+    assert (scene.routes, scene.broken) == ([UPDATE], [BROKEN])
+
+
+def test_a_retry_of_ours_that_breaks_is_told() -> None:
+    """The engine gets the answer that it would have got."""
+    scene = Scene(Remedies(retry=True), answers={UPDATE: [400]}, failures=[NOT_VISIBLE])
+    scene.sleep = lambda seconds: (_ for _ in ()).throw(BROKEN)  # type: ignore[method-assign]
+    assert scene.run().status_code == 400
+    assert scene.told == ["retry failed: left out: ValueError: embedded null byte"]
+    assert (scene.routes, scene.broken) == ([UPDATE], [BROKEN])
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "broken"),
+    [
+        (BROKEN, FailureCause.CHECKPOINT_WRITE, [BROKEN]),
+        (OSError(errno.ENOSPC, "No space left on device"), FailureCause.DISK_FULL, []),
+    ],
+)
+def test_what_cannot_be_published_is_not_sent(error: Exception, cause: FailureCause, broken: list[Exception]) -> None:
+    """Whatever the reason: the server would load what was there before."""
+
+    class Folder:
+        def publish(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+            raise error
+
+        def confirmed(self) -> None:
+            pytest.fail("nothing was sent")
+
+        def unwanted(self) -> None:
+            pytest.fail("it is the folder's own to know")
+
+    scene = Scene(Remedies(publish_atomically=True), publishing=Folder())
+    assert scene.run().status_code == 400
+    assert (scene.told, scene.routes, scene.broken) == (["publish refused"], [], broken)
+    assert [one for one, _ in scene.not_sent] == [cause]
 
 
 def test_a_lock_that_cannot_be_had_is_no_context_of_the_engines_error() -> None:

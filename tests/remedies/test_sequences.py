@@ -64,7 +64,7 @@ class Sequences(RuleBasedStateMachine):
         self.telemetry: Telemetry | None = None
         self.wanted = Remedies()
         self.paused_by_fault = False
-        self.stale, self.synced = 0, False
+        self.stale, self.synced, self.left_there = 0, False, False
         self.live_is_whole = True
 
     @initialize(wanted=remedies, goes_on=st.booleans())
@@ -85,7 +85,7 @@ class Sequences(RuleBasedStateMachine):
         self.telemetry = sglang_telemetry.instrument(
             self.engine, sinks=[self.sink], remedies=wanted, inspect_checkpoints=False
         )
-        self.stale, self.synced = 0, False
+        self.stale, self.synced, self.left_there = 0, False, False
 
     @rule(content=st.sampled_from([*WHOLE, *BROKEN]), fault=st.sampled_from(FAULTS))
     def sync(self, content: str, fault: Fault | None) -> None:
@@ -107,7 +107,8 @@ class Sequences(RuleBasedStateMachine):
         if self.wanted.validate and content in BROKEN:
             assert requests_made == 0
             assert record.weights_applied is Applied.NO
-        self._check_stale(returned, record.result)
+        died = fault is Fault.CLOSED_WITHOUT_ANSWER and not pending
+        self._check_stale(returned, record.result, died=died or not self.server.alive)
         if record.result is Result.SUCCESS:
             self.weights = "mixed" if content == "missing" and self.weights not in {"v2", "missing"} else content
         elif record.weights_applied is Applied.YES:
@@ -119,25 +120,29 @@ class Sequences(RuleBasedStateMachine):
         elif requests_made and self.wanted.pause is not None:
             self.paused_by_fault = False
 
-    def _check_stale(self, returned: Any, result: Result) -> None:
+    def _check_stale(self, returned: Any, result: Result, *, died: bool) -> None:
+        """A run goes on as often as was asked for, while the server has what a sync of this start has left there.
+
+        Args:
+            returned: By the engine; None when it raised.
+            result: How the sync ended.
+            died: The server gave an update no answer.
+        """
         if result is Result.SUCCESS:
-            self.stale, self.synced = 0, True
+            self.stale, self.synced, self.left_there = 0, True, True
             assert returned is True
             return
-        if returned is False:
-            assert self.wanted.on_failure == "continue_stale"
-            assert self.synced
-            self.stale += 1
-            assert self.stale <= STALE
-        else:
-            self.stale += 1
+        self.stale += 1
+        wanted = self.wanted.on_failure == "continue_stale" and self.stale <= STALE
+        goes_on = wanted and self.synced and self.left_there and not died
+        assert returned is (False if goes_on else None)
 
     @rule()
     def restart(self) -> None:
         """The server is started again, with its start weights."""
         self.server.kill()
         self.server.restart()
-        self.weights, self.paused_by_fault = "base", False
+        self.weights, self.paused_by_fault, self.left_there = "base", False, False
 
     @rule(content=st.sampled_from(WHOLE), step=st.sampled_from(STEPS))
     def kill(self, content: str, step: str) -> None:
@@ -172,14 +177,14 @@ class Sequences(RuleBasedStateMachine):
         self.start(replace(wanted, on_failure="raise", stale_syncs=None), False)
         self.policy.content = content
         self.engine.update_policy(self.policy)
-        self.weights, self.live_is_whole, self.synced = content, True, True
+        self.weights, self.live_is_whole, self.synced, self.left_there = content, True, True, True
 
     @invariant()
     def weights_are_what_the_records_say(self) -> None:
         """Never a mixture that nobody knows of, never other weights than those of the last sync that was taken."""
         if not self.server.alive:
             self.server.restart()
-            self.weights, self.paused_by_fault = "base", False
+            self.weights, self.paused_by_fault, self.left_there = "base", False, False
         if self.weights in self.checksums:
             assert self.server.state().checksum == self.checksums[self.weights]
 
