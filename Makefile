@@ -6,6 +6,8 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 SGLANG ?= fake
 KEEP ?= 0
+# Processes of `make test`; a file's tests stay together, since they share what they started.
+WORKERS ?= 3
 
 .PHONY: setup services demo test test-sglang lint bench assets dashboards-preview
 
@@ -24,7 +26,7 @@ demo: $(READY) services
 	@$(PY) -m tests.demo --sglang "$(SGLANG)" --keep "$(KEEP)"
 
 test: $(READY) services
-	@$(PY) -m pytest -m "not sglang"
+	@$(PY) -m pytest -m "not sglang" -n "$(WORKERS)" --dist loadfile
 
 test-sglang: $(READY)
 	@bash tests/real_sglang/setup.sh .venv-sglang
